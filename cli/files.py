@@ -82,7 +82,7 @@ def write_parquet(rows: Rows, path: Path) -> int:
         MissingExtra: pyarrow is not installed.
         SchemaError: Later rows have values of other types.
     """
-    pyarrow = _pyarrow("parquet")
+    pyarrow = MissingExtra.module("pyarrow", "parquet output needs pyarrow", "query")
     from pyarrow import parquet
 
     schema, batches = _typed(pyarrow, rows)
@@ -97,19 +97,11 @@ def write_parquet(rows: Rows, path: Path) -> int:
 
 def _write_arrow(rows: Rows, path: Path) -> None:
     """Write the rows to a file of Arrow IPC, with the types that `write_parquet` takes."""
-    pyarrow = _pyarrow("arrow")
+    pyarrow = MissingExtra.module("pyarrow", "arrow output needs pyarrow", "query")
     schema, batches = _typed(pyarrow, rows)
     with pyarrow.ipc.new_file(path, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-
-
-def _pyarrow(form: str) -> Any:
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise MissingExtra.of(f"{form} output needs pyarrow", "query", error) from error
-    return pyarrow
 
 
 def _typed(pyarrow: Any, rows: Rows) -> tuple[Any, Iterator[Any]]:

@@ -32,6 +32,7 @@ of the exception (PEP 678), so that tracebacks show it.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -248,3 +249,20 @@ class MissingExtra(IgniteTFError, ImportError):
         # The newest pyarrow refuses NumPy 1, which TensorFlow before 2.18 insists on.
         hint = f"pip install 'ignitetf[{extra},numpy1]' takes one for NumPy 1"
         return cls(f"{what}: {error}", hint=hint if "NumPy" in str(error) else None)
+
+    @classmethod
+    def module(cls, name: str, what: str, extra: str) -> Any:
+        """Import a module that an extra brings.
+
+        Args:
+            name: The module.
+            what: What needs it, for the message.
+            extra: The extra.
+
+        Raises:
+            MissingExtra: It is not installed.
+        """
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            raise cls.of(what, extra, error) from error

@@ -8,6 +8,9 @@ _Array: TypeAlias = NDArray[Any]
 
 # bytes.c
 def bytes_of(page: _Array, starts: _Array, lengths: _Array, out: _Array, /) -> None: ...
+def copy_runs(
+    out: _Array, at: _Array, page: _Array, starts: _Array, lengths: _Array, /
+) -> None: ...
 
 # hash.c
 def hash_runs(page: _Array, starts: _Array, lengths: _Array, out: _Array, /) -> None: ...

@@ -1,6 +1,6 @@
-/* Python's `bytes` out of a page, without a step of Python for each.
+/* Runs of bytes of a page, as Python's `bytes` or in other memory, without a step of Python for each.
  *
- * texts.py -> this
+ * runs.py -> this
  */
 #include "functions.h"
 
@@ -65,4 +65,44 @@ static PyObject *bytes_of(PyObject *self, PyObject *args) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef bytes_methods[] = {{"bytes_of", bytes_of, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+static int fits(const Py_buffer *out, const int64_t *at, const Runs *runs) {
+  for (int64_t i = 0; i < runs->count; i++)
+    if (at[i] < 0 || at[i] > out->len || run_length(runs, i) > out->len - at[i]) {
+      PyErr_Format(PyExc_ValueError, "run %lld does not fit into %lld bytes at %lld", (long long)i,
+                   (long long)out->len, (long long)at[i]);
+      return -1;
+    }
+  return 0;
+}
+
+static void copy_each(uint8_t *out, const int64_t *at, const Runs *runs) {
+  for (int64_t i = 0; i < runs->count; i++)
+    memcpy(out + at[i], run_at(runs, i), (size_t)run_length(runs, i));
+}
+
+/* copy_runs(out, at, page, starts, lengths): run i of the page goes to `at[i]` of `out`, which is
+ * other memory. */
+static PyObject *copy_runs(PyObject *self, PyObject *args) {
+  Py_buffer views[5] = {0};
+  Runs runs;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "w*y*y*y*y*", views, views + 1, views + 2, views + 3, views + 4))
+    return NULL;
+  int failed = find_runs(&runs, views + 2, views + 3, views + 4) ||
+               holds(views + 1, runs.count, sizeof(int64_t)) ||
+               fits(views, views[1].buf, &runs);
+  if (!failed && runs.nbytes > MANY_BYTES) {
+    PyThreadState *state = PyEval_SaveThread();
+    copy_each(views[0].buf, views[1].buf, &runs);
+    PyEval_RestoreThread(state);
+  } else if (!failed) {
+    copy_each(views[0].buf, views[1].buf, &runs);
+  }
+  release_all(views, 5);
+  if (failed) return NULL;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef bytes_methods[] = {{"bytes_of", bytes_of, METH_VARARGS, NULL},
+                               {"copy_runs", copy_runs, METH_VARARGS, NULL},
+                               {NULL, NULL, 0, NULL}};

@@ -326,11 +326,8 @@ class Cursor:
             InterfaceError: pyarrow is not installed, or rows were fetched before.
             DataError: A column has values of several types, or more digits than Arrow holds.
         """
-        try:
-            import pyarrow as pa
-        except ImportError as error:
-            with pep_249():
-                raise MissingExtra.of("fetch_arrow_table()", "arrow", error) from error
+        with pep_249():
+            pa = MissingExtra.module("pyarrow", "fetch_arrow_table()", "arrow")
         names, pages = self._whole()
         with pep_249():
             columns = [joined_arrow(pa, [p[i] for p in pages]) for i in range(len(names))]

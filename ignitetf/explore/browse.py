@@ -29,8 +29,9 @@ from ignitetf.read.selection import Table, find_selection
 from ignitetf.tables.catalog import Manifest, read_manifest
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch
 from ignitetf.wire.datatypes import INTEGERS
-from ignitetf.wire.schema import BYTES, Batch, Field
+from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["Page", "Row", "View", "open_view", "version_of"]
 

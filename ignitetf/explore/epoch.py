@@ -28,7 +28,8 @@ from ignitetf.read.plan import WINDOW_BYTES, OrderName, Position, Shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import EpochRows
 from ignitetf.wire.checksum import batch_hashes
-from ignitetf.wire.schema import Batch, Schema
+from ignitetf.wire.columns import Batch
+from ignitetf.wire.schema import Schema
 
 __all__ = ["EpochReport", "KeySequence", "verify_epoch"]
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError
 from ignitetf.read.selection import quoted
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch, Column, runs_of, values_of
 from ignitetf.wire.datatypes import Family, family_of
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.schema import Field, Schema
 
 __all__ = ["Filter", "can_filter", "masked", "parse_filters"]
 
@@ -78,9 +79,9 @@ class Filter:
         """Return for each row whether it fits; a null never does."""
         if self.field.type is TypeCode.STRING:
             wanted = str(self.value).encode()
-            found = np.array([text == wanted for text in column.to_bytes()], bool)
+            found = np.array([text == wanted for text in runs_of(column).to_bytes()], bool)
         else:
-            found = np.asarray(_NUMPY[self.op](np.asarray(column.values), self.value), bool)
+            found = np.asarray(_NUMPY[self.op](values_of(column), self.value), bool)
         return found if column.valid is None else found & column.valid
 
 

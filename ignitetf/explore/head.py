@@ -19,8 +19,9 @@ from ignitetf.read.fields import KEY_AS_STORED
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch, Column, Dense, Struct, runs_of
 from ignitetf.wire.infer import STORED_KEY
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 __all__ = [
     "batches_of",
@@ -102,18 +103,17 @@ def value_at(field: Field, column: Column, index: int) -> Any:
     """Return one value of a column in readable form; None for a null."""
     if column.valid is not None and not column.valid[index]:
         return None
-    values = column.values
-    if isinstance(values, dict):
-        return {f.name: value_at(f, values[f.name], index) for f in field.fields}
-    if column.starts is None or column.lengths is None:
-        assert isinstance(values, np.ndarray)
-        value = values[index]
-        return _readable(field, value)
-    first, length = int(column.starts[index]), int(column.lengths[index])
-    if isinstance(values, Column):
+    if isinstance(column, Struct):
+        return {f.name: value_at(f, column.fields[f.name], index) for f in field.fields}
+    if isinstance(column, Dense):
+        return _readable(field, column.values[index])
+    runs = runs_of(column)
+    first, length = int(runs.starts[index]), int(runs.lengths[index])
+    items = runs.items
+    if field.fields or not isinstance(items, Dense):
         element = field.fields[0] if field.fields else Field(field.name, TypeCode.STRING, BYTES)
-        return [value_at(element, values, i) for i in range(first, first + length)]
-    run = values[first : first + length]
+        return [value_at(element, items, i) for i in range(first, first + length)]
+    run = items.values[first : first + length]
     if field.dtype != BYTES:
         return _readable(field, run)
     blob = run.tobytes()

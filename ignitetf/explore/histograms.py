@@ -23,8 +23,8 @@ from ignitetf.explore.stats import ColumnStats, batch_stats
 from ignitetf.explore.times import as_times, time_text, time_unit
 from ignitetf.read.key_order import Permutation
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.concat import concat
-from ignitetf.wire.schema import BYTES, Batch, Column, Field
+from ignitetf.wire.columns import Batch, Column, Runs, concat, runs_of, values_of
+from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["Bar", "Head", "Sample", "sample_of", "type_name"]
 
@@ -171,12 +171,12 @@ def _head(data: View, field: Field, column: Column, stats: ColumnStats, rows: in
 
 
 def _value_bars(data: View, field: Field, column: Column) -> list[Bar]:
-    column = column if column.valid is None else column[column.valid]
+    column = column.present()
     if field.type is TypeCode.STRING:
-        texts = [t.decode("utf-8", "replace") for t in column.to_bytes()]
+        texts = [t.decode("utf-8", "replace") for t in runs_of(column).to_bytes()]
         found, counts = np.unique(np.array(texts, object), return_counts=True)
     else:
-        found, counts = np.unique(np.asarray(column.values), return_counts=True)
+        found, counts = np.unique(values_of(column), return_counts=True)
     highest = counts.max()
     bars = []
     for value, count in zip(found.tolist(), counts.tolist(), strict=True):
@@ -218,9 +218,8 @@ def _edges(low: Any, high: Any, whole: bool) -> list[Any]:
 
 def _numbers(column: Column) -> NDArray[Any]:
     """Return the finite numbers of a column, of arrays all their elements."""
-    column = column if column.valid is None else column[column.valid]
-    values = column.values if column.lengths is None else column.compact()[0]
-    found = np.asarray(values).reshape(-1)
+    column = column.present()
+    found = values_of(column.compact()[0] if isinstance(column, Runs) else column).reshape(-1)
     return found[np.isfinite(found)] if found.dtype.kind == "f" else found
 
 

@@ -28,7 +28,8 @@ from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 __all__ = ["ColumnStats", "DatasetStats", "batch_stats", "dataset_stats"]
 
@@ -192,19 +193,20 @@ class _Column:
         self.rows += len(column) if valid is None else int(valid.sum())
         self.nulls += 0 if valid is None else int((~valid).sum())
         if valid is not None and not valid.all():
-            column = column[valid]
-        if len(column) == 0 or isinstance(column.values, dict):
+            column = column.present()
+        if len(column) == 0 or isinstance(column, Struct):
             return
         self._count_values(column)
-        if self.kind.type == TypeCode.DECIMAL and column.lengths is not None:
-            self._decimals([Decimal(text.decode()) for text in column.to_bytes()])
-            return
-        if column.lengths is not None and (self.kind.dtype == BYTES or self.kind.fields):
-            self._numbers(column.lengths)
-            return
-        values = column.values if column.lengths is None else column.compact()[0]
-        if isinstance(values, np.ndarray) and values.dtype.kind in "iubf":
-            self._numbers(values.reshape(-1))
+        if isinstance(column, Runs):
+            if self.kind.type == TypeCode.DECIMAL:
+                self._decimals([Decimal(text.decode()) for text in column.to_bytes()])
+                return
+            if self.kind.dtype == BYTES or self.kind.fields:
+                self._numbers(column.lengths)
+                return
+            column = column.compact()[0]
+        if isinstance(column, Dense) and column.values.dtype.kind in "iubf":
+            self._numbers(column.values.reshape(-1))
 
     def _decimals(self, values: list[Decimal]) -> None:
         low, high = min(values), max(values)
@@ -233,11 +235,11 @@ class _Column:
     def _count_values(self, column: Column) -> None:
         if self.values is None or self.kind.shape:
             return
-        if column.lengths is not None:
+        if isinstance(column, Runs):
             if self.kind.is_blob or self.kind.fields:
                 return
             self.values.update(t.decode("utf-8", "replace") for t in column.to_bytes())
-        elif isinstance(column.values, np.ndarray) and column.values.ndim == 1:
+        elif isinstance(column, Dense) and column.values.ndim == 1:
             found, counts = np.unique(column.values, return_counts=True)
             # Each NaN that NumPy returns is another object, and so would be another value.
             one = [math.nan if value != value else value for value in found.tolist()]

@@ -24,8 +24,9 @@ from ignitetf.read.reader import CacheReader
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import batch_hashes
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct, runs_of, values_of
 from ignitetf.wire.datatypes import FIXED_DTYPE
-from ignitetf.wire.schema import BYTES, Batch, Column, Schema
+from ignitetf.wire.schema import BYTES, Schema
 
 __all__ = ["Finding", "VerifyReport", "verify"]
 
@@ -198,7 +199,7 @@ class _Check:
         for batch in source.batches():
             if batch.key is None:
                 first = source.position - len(batch)
-                batch = Batch(Column(np.arange(first, first + len(batch))), batch.columns)
+                batch = Batch(Dense(np.arange(first, first + len(batch))), batch.columns)
             if limit is not None:
                 batch = batch[: max(0, limit - rows)]
             if missing := [n for n in self.schema.names if n not in batch.columns]:
@@ -267,7 +268,7 @@ class _ImageFields:
         """Yield field, key and reason of each image that cannot be decoded."""
         for name in [*self.names, *self.undecided]:
             column = batch.columns[name]
-            items = column.to_bytes()
+            items = runs_of(column).to_bytes()
             valid = np.ones(len(column), bool) if column.valid is None else column.valid
             rows = np.flatnonzero(valid).tolist()
             if name in self.undecided and not self._is_image(name, [items[row] for row in rows]):
@@ -305,9 +306,8 @@ def _undecodable(data: bytes) -> str | None:
 
 
 def _key(column: Column | None, row: int) -> Any:
-    assert column is not None
-    if column.starts is not None:
+    if isinstance(column, Runs):
         return column[row : row + 1].to_bytes()[0].decode("utf-8", "replace")
-    if isinstance(column.values, dict):
-        return {name: _key(part, row) for name, part in column.values.items()}
-    return np.asarray(column.values)[row].tolist()
+    if isinstance(column, Struct):
+        return {name: _key(part, row) for name, part in column.fields.items()}
+    return values_of(column)[row].tolist()

@@ -10,14 +10,14 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, runs_of, values_of
 from ignitetf.wire.datatypes import Family, family_of
-from ignitetf.wire.schema import BYTES, Batch, Column, Field
+from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["COLUMNS", "Format", "Sink", "cannot_hold", "python_values", "utf8_text"]
 
@@ -109,27 +109,21 @@ def python_values(field: Field, column: Column) -> list[Any]:
     of `bytes`.
     """
     values: list[Any]
-    if column.starts is None or column.lengths is None:
-        assert isinstance(column.values, np.ndarray)
-        dense: NDArray[Any] = column.values
-        if field.shape:
-            shape = tuple(n for n in field.shape if n is not None)
-            values = list(dense.reshape(len(dense), *shape))
-        else:
-            values = dense.tolist()
-    elif isinstance(column.values, Column):
-        inner = column.values.to_bytes()
-        ends = (column.starts + column.lengths).tolist()
-        values = [inner[a:b] for a, b in zip(column.starts.tolist(), ends, strict=True)]
-    elif field.dtype == BYTES:
-        values = list(column.to_bytes())
+    if isinstance(column, Dense):
+        shape = tuple(n for n in field.shape if n is not None)
+        dense = column.values
+        values = list(dense.reshape(len(dense), *shape)) if shape else dense.tolist()
+    elif field.dtype == BYTES and not field.shape:
+        values = runs_of(column).to_bytes()
     else:
-        whole = column.values
-        assert isinstance(whole, np.ndarray)
-        ends = (column.starts + column.lengths).tolist()
-        rest = tuple(n for n in field.shape[1:] if n is not None)
-        pairs = zip(column.starts.tolist(), ends, strict=True)
-        values = [whole[a:b].reshape(-1, *rest) for a, b in pairs]
+        runs = runs_of(column)
+        items: Any = runs.items
+        items = items.to_bytes() if isinstance(items, Runs) else values_of(items)
+        spans = zip(runs.starts.tolist(), (runs.starts + runs.lengths).tolist(), strict=True)
+        values = [items[a:b] for a, b in spans]
+        if isinstance(items, np.ndarray):
+            rest = tuple(n for n in field.shape[1:] if n is not None)
+            values = [part.reshape(-1, *rest) for part in values]
     if column.valid is None:
         return values
     return [v if valid else None for v, valid in zip(values, column.valid.tolist(), strict=True)]

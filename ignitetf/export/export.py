@@ -21,7 +21,7 @@ from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.load.sources.base import did_you_mean
 from ignitetf.net.client import Client, connect
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.columns import Batch
 
 __all__ = ["ExportFormat", "ExportReport", "export_dataset"]
 

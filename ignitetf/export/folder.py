@@ -23,8 +23,9 @@ from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import MARKER, Target
 from ignitetf.load.sources.labels import CLASSES_FILE, LABEL_HEADINGS, PATH_HEADINGS
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch
 from ignitetf.wire.datatypes import DATA_TYPES, Family
-from ignitetf.wire.schema import BYTES, Batch, Field
+from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["TABLE", "FolderFormat"]
 

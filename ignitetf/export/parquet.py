@@ -8,7 +8,6 @@ it was; others read the columns as what Arrow makes of them.
 
 from __future__ import annotations
 
-import json
 from typing import IO, Any, Final
 
 import numpy as np
@@ -18,10 +17,10 @@ from ignitetf.export.base import COLUMNS, Format, Sink
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.load.sources.arrowplain import import_pyarrow
-from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.concat import FIELD_METADATA, bytes_array, fixed_array, list_array, validity
+from ignitetf.wire.arrow import array_of, arrow_field, meant_type
+from ignitetf.wire.columns import Batch
 from ignitetf.wire.datatypes import Family, family_of
-from ignitetf.wire.schema import BYTES, Batch, Column, Field
+from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["ParquetFormat"]
 
@@ -42,12 +41,10 @@ class ParquetFormat(Format):
         self.schema = self._pa.schema([self._field(field) for field in self.fields])
 
     def _field(self, field: Field) -> Any:
-        pa = self._pa
-        metadata = {}
-        if family_of(field.type) is not Family.ENUM:  # no source makes these
-            metadata[FIELD_METADATA] = json.dumps(field.to_json()).encode()
-        empty = _arrow(pa, field, _nothing(field))
-        return pa.field(field.name, empty.type, nullable=field.nullable, metadata=metadata)
+        kind = meant_type(self._pa, field, _form(self._pa, field), "UTC")
+        if family_of(field.type) is Family.ENUM:  # no source makes these
+            return self._pa.field(field.name, kind, nullable=field.nullable)
+        return arrow_field(self._pa, field, kind, nullable=field.nullable)
 
     def open(self, target: Target, name: str) -> Sink:
         """Return a writer of row groups."""
@@ -55,7 +52,9 @@ class ParquetFormat(Format):
 
     def record_batch(self, batch: Batch) -> Any:
         """Return a batch as Arrow's."""
-        arrays = [_arrow(self._pa, field, batch.columns[field.name]) for field in self.fields]
+        columns = [batch.columns[field.name] for field in self.fields]
+        kinds = self.schema.types
+        arrays = [array_of(self._pa, c, kind) for c, kind in zip(columns, kinds, strict=True)]
         for field, array in zip(self.fields, arrays, strict=True):
             if array.null_count and not field.nullable:
                 raise SchemaError(f"field {field.name}: a null, and it must have none")
@@ -102,47 +101,14 @@ class _ParquetSink(Sink):
         self._file.close()
 
 
-def _nothing(field: Field) -> Column:
-    empty = np.empty(0, np.int64)
-    if field.type is TypeCode.STRING_ARRAY:
-        return Column(Column(np.empty(0, np.uint8), empty, empty), empty, empty)
+def _form(pa: Any, field: Field) -> Any:
+    """Return the Arrow type of the values of a field as they are read."""
     if field.dtype == BYTES:
-        return Column(np.empty(0, np.uint8), empty, empty)
+        return pa.large_list(pa.large_binary()) if field.shape else pa.large_binary()
+    number = pa.from_numpy_dtype(field.dtype)
     if field.ragged:
-        return Column(np.empty(0, field.dtype), empty, empty)
-    return Column(np.empty((0, *(n or 0 for n in field.shape)), field.dtype))
-
-
-def _arrow(pa: Any, field: Field, column: Column) -> Any:
-    """Return a column as an Arrow array."""
-    if field.type is TypeCode.STRING_ARRAY:
-        texts, offsets = column.compact()
-        assert isinstance(texts, Column)
-        return list_array(pa, bytes_array(pa, texts, pa.large_string()), offsets, column.valid)
-    if field.dtype == BYTES:
-        return bytes_array(pa, column, pa.large_binary() if field.is_blob else pa.large_string())
-    if field.ragged:
-        numbers, offsets = column.compact()
-        assert isinstance(numbers, np.ndarray)
-        return list_array(pa, pa.array(numbers.reshape(-1)), offsets, column.valid)
-    assert isinstance(column.values, np.ndarray)
-    if field.shape and field.dtype == np.uint8:
-        # Parquet has no numbers of one byte: as a list, each would be written as four.
-        data = pa.py_buffer(np.ascontiguousarray(column.values).reshape(-1))
-        buffers = [validity(pa, column.valid), data]
-        return pa.Array.from_buffers(pa.binary(field.size), len(column), buffers)
-    if field.shape:
-        return fixed_array(pa, column.values, (field.size,), column.valid)
-    missing = None if column.valid is None else ~column.valid
-    return _as_time(pa, field, pa.array(np.ascontiguousarray(column.values), mask=missing))
-
-
-def _as_time(pa: Any, field: Field, array: Any) -> Any:
-    """Return the integers of a time as one; anything else as it is."""
-    if field.type is TypeCode.TIMESTAMP:
-        return array.cast(pa.timestamp("ns", "UTC"))
-    if field.type is TypeCode.DATE:
-        return array.cast(pa.timestamp("ms", "UTC"))
-    if field.type is TypeCode.TIME:
-        return array.cast(pa.int32()).cast(pa.time32("ms"))
-    return array
+        return pa.large_list(number)
+    if not field.shape:
+        return number
+    # Parquet has no numbers of one byte: as a list, each would be written as four.
+    return pa.binary(field.size) if field.dtype == np.uint8 else pa.list_(number, field.size)

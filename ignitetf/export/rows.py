@@ -21,8 +21,9 @@ from ignitetf.read.options import ReadOptions
 from ignitetf.read.plan import WINDOW_BYTES, Position, Shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import EpochRows
+from ignitetf.wire.columns import Batch, Column, Runs, Struct
 from ignitetf.wire.datatypes import Family, family_of
-from ignitetf.wire.schema import Batch, Column, Field
+from ignitetf.wire.schema import Field
 
 __all__ = ["KEY", "ExportRows"]
 
@@ -81,14 +82,14 @@ class ExportRows:
             columns = dict(batch.columns)
             self._require_whole_lists(columns)
             if self._key_fields:
-                columns |= key.values if isinstance(key.values, dict) else {KEY: key}
+                columns |= key.fields if isinstance(key, Struct) else {KEY: key}
             yield Batch(key, columns)
 
     def _require_whole_lists(self, columns: Mapping[str, Column]) -> None:
         """Raise SchemaError for a null in a list of texts, which no source reads again."""
         for name, column in columns.items():
-            texts = column.values
-            if isinstance(texts, Column) and texts.valid is not None and not texts.valid.all():
+            valid = column.items.valid if isinstance(column, Runs) else None
+            if valid is not None and not valid.all():
                 raise SchemaError(
                     f"{self.name}: field {name} has a null inside a list, which no format holds",
                     hint="leave the field out with --fields, or choose rows with --where",

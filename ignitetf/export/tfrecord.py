@@ -22,8 +22,9 @@ from ignitetf.export.base import Format, Sink, cannot_hold, python_values
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch, Column, values_of
 from ignitetf.wire.datatypes import Family
-from ignitetf.wire.schema import BYTES, Batch, Column, Field
+from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["TfRecordFormat"]
 
@@ -88,7 +89,7 @@ def _check(field: Field, column: Column) -> None:
     if lists and column.valid is not None and not column.valid.all():
         raise cannot_hold("tfrecord", field, "nulls in lists, which come back as empty")
     if field.type is TypeCode.DOUBLE:
-        values = np.asarray(column.values)
+        values = values_of(column)
         with np.errstate(over="ignore"):  # becomes infinite, and is therefore not equal
             held = values.astype(np.float32).astype(np.float64)
         if not np.array_equal(held, values, equal_nan=True):

@@ -21,8 +21,9 @@ from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.load.sources.webdataset import FIELDS_FILE
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch
 from ignitetf.wire.datatypes import INTEGERS, Family, family_of
-from ignitetf.wire.schema import BYTES, Batch, Field
+from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["WebDatasetFormat"]
 

@@ -25,9 +25,8 @@ from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import BlockKeys, encode_longs, pack_blocks
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.concat import concat
+from ignitetf.wire.columns import Batch, Column, Dense, concat
 from ignitetf.wire.requests import batch_head
-from ignitetf.wire.schema import Batch, Column
 
 __all__ = ["BLOCK_BYTES", "Blocks", "trim"]
 
@@ -138,14 +137,14 @@ def _taken(rows: Batch, index: NDArray[np.int64], buffers: BufferPool) -> Batch:
 
 
 def _taken_column(column: Column, index: NDArray[np.int64], buffers: BufferPool) -> Column:
-    values = column.values
-    if not isinstance(values, np.ndarray) or column.starts is not None or values.dtype.hasobject:
+    if not isinstance(column, Dense) or column.values.dtype.hasobject:
         return column[index]
+    values = column.values
     shape = (len(index), *values.shape[1:])
     out = buffers.take(math.prod(shape) * values.itemsize).view(values.dtype).reshape(shape)
     # All positions are in range. Without `mode`, NumPy checks them and writes `out` through a copy.
     values.take(index, axis=0, out=out, mode="clip")
-    return Column(out, valid=None if column.valid is None else column.valid[index])
+    return Dense(out, valid=None if column.valid is None else column.valid[index])
 
 
 def trim(client: Client, cache: str, keys: BlockKeys) -> None:

@@ -29,9 +29,10 @@ from ignitetf.net.client import Client, cache_id
 from ignitetf.tables.lease import Lease
 from ignitetf.wire.blocks import BlockDecoder, BlockKeys, block_schema, encode_longs, pack_blocks
 from ignitetf.wire.codes import OpCode
+from ignitetf.wire.columns import Batch, Column, Dense, Struct, runs_of
 from ignitetf.wire.frames import Page, read_entries
 from ignitetf.wire.requests import batch_head
-from ignitetf.wire.schema import Batch, Column, Schema
+from ignitetf.wire.schema import Schema
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["Ascending", "settle_equal_keys"]
@@ -54,10 +55,9 @@ class Ascending:
 
     def add(self, key: Column) -> None:
         """Look at the keys of a batch."""
-        values = key.values
-        if not isinstance(values, np.ndarray) or key.starts is not None or values.dtype.kind != "i":
+        if not isinstance(key, Dense) or key.values.dtype.kind != "i":
             self.holds = False
-        elif self.holds and len(values):
+        elif self.holds and len(values := key.values):
             behind = self._last is None or int(values[0]) > self._last
             self.holds = behind and bool((values[1:] > values[:-1]).all())
             self._last = int(values[-1])
@@ -107,12 +107,11 @@ def _last_of_each(blocks: Sequence[_Keys]) -> list[_Kept]:
 
 def _values(key: Column) -> _Keys:
     """Return keys as numbers that can be compared, or as texts or tuples; none is a view."""
-    values = key.values
-    if isinstance(values, dict):
-        return list(zip(*(list(_values(column)) for column in values.values()), strict=True))
-    if isinstance(values, np.ndarray) and key.starts is None:
-        return values.astype(np.int64)
-    return key.to_bytes()
+    if isinstance(key, Struct):
+        return list(zip(*(list(_values(column)) for column in key.fields.values()), strict=True))
+    if isinstance(key, Dense):
+        return key.values.astype(np.int64)
+    return runs_of(key).to_bytes()
 
 
 def _numbers(values: Iterable[Any]) -> NDArray[np.int64]:

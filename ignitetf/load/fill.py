@@ -28,7 +28,8 @@ from ignitetf.tables.lease import Lease
 from ignitetf.tables.storage import index_table
 from ignitetf.wire.answers import NodeEndpoint, PartitionMap
 from ignitetf.wire.blocks import BlockKeys, block_schema
-from ignitetf.wire.schema import Batch, Column, Schema
+from ignitetf.wire.columns import Batch, Column, Dense, Struct, values_of
+from ignitetf.wire.schema import Schema
 
 __all__ = ["Filler", "Owners", "Progress", "index_schema", "register_entries"]
 
@@ -218,23 +219,22 @@ class Filler:
         """Return the batch cut at the limit, with running keys shifted past the existing ones."""
         if batch.key is None:
             first = self.source.position - len(batch)
-            batch = Batch(Column(np.arange(first, first + len(batch))), batch.columns)
+            batch = Batch(Dense(np.arange(first, first + len(batch))), batch.columns)
         if self.limit is not None and rows + len(batch) > self.limit:
             batch = batch[: max(0, self.limit - rows)]
             if len(batch) and self.source.key_name is None:
-                assert batch.key is not None
-                self._cut_at = int(np.asarray(batch.key.values)[-1]) + 1
+                self._cut_at = int(values_of(batch.key)[-1]) + 1
         if self.journal.key_base and batch.key is not None:
             batch = Batch(self._moved(batch.key), batch.columns)
         return batch
 
     def _moved(self, key: Column) -> Column:
         """Return the key column with running keys shifted past the existing ones."""
-        if isinstance(key.values, dict):
+        if isinstance(key, Struct):
             name = self.journal.schema.affinity_key
             assert name is not None
-            return Column({**key.values, name: self._moved(key.values[name])})
-        return Column(np.asarray(key.values) + self.journal.key_base)
+            return Struct({**key.fields, name: self._moved(key.fields[name])})
+        return Dense(values_of(key) + self.journal.key_base)
 
 
 def register_entries(client: Client, journal: Journal) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 
 from ignitetf.net.client import Client
 from ignitetf.wire.affinity import partitions_of
+from ignitetf.wire.columns import Batch
 from ignitetf.wire.datatypes import INTEGERS
-from ignitetf.wire.schema import Batch, Schema
+from ignitetf.wire.schema import Schema
 
 __all__ = ["Route", "find_route"]
 

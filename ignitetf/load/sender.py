@@ -35,9 +35,10 @@ from ignitetf.wire.answers import read_long
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode, Status, StreamerFlag
+from ignitetf.wire.columns import Batch
 from ignitetf.wire.encode import EncodedPage, encode_entries
 from ignitetf.wire.requests import batch_head, streamer_head, streamer_start_request
-from ignitetf.wire.schema import Batch, Schema
+from ignitetf.wire.schema import Schema
 
 __all__ = ["POLL_S", "Flush", "Job", "Sender", "Totals", "Work", "WorkQueue"]
 

@@ -25,7 +25,8 @@ from ignitetf.load.sender import POLL_S, Flush, Job, Sender, Totals, Work, WorkQ
 from ignitetf.net.client import Client
 from ignitetf.tables.typenames import binary_type_requests
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.schema import Batch, Schema
+from ignitetf.wire.columns import Batch
+from ignitetf.wire.schema import Schema
 
 __all__ = ["Totals", "Work", "Writer", "register_types"]
 

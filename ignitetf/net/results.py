@@ -46,6 +46,7 @@ from ignitetf.net.statements import (
 )
 from ignitetf.sql.tokens import count_parameters, is_query
 from ignitetf.threads import start
+from ignitetf.wire.arrow import stream_of
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import Page, join_pages, read_named_sql_page, read_page
 from ignitetf.wire.objects import Bytes, Positions, find_rows
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["Result", "SqlResult", "execute", "only_value"]
 
 _UPDATED: Final = ["UPDATED"]
+_ARROW: Final = "columns of Arrow need pyarrow"
 # If all pages are wanted, this many bytes are decoded at a time.
 _GATHERED_BYTES: Final = 1 << 20
 
@@ -249,7 +251,9 @@ class Result:
 
     def __arrow_c_schema__(self) -> object:
         """Return the types of the columns as an Arrow schema (PyCapsule)."""
-        return self.arrow_form(_pyarrow()).schema.__arrow_c_schema__()
+        return self.arrow_form(
+            MissingExtra.module("pyarrow", _ARROW, "arrow")
+        ).schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows that are left as an Arrow stream (PyCapsule), a page at a time.
@@ -257,10 +261,9 @@ class Result:
         Raises:
             MissingExtra: pyarrow is not installed.
         """
-        pa = _pyarrow()
+        pa = MissingExtra.module("pyarrow", _ARROW, "arrow")
         form = self.arrow_form(pa)
-        reader = pa.RecordBatchReader.from_batches(form.schema, form.batches(self.pages()))
-        return reader.__arrow_c_stream__(requested_schema)
+        return stream_of(pa, form.schema, form.batches(self.pages()), requested_schema)
 
     def _values(self, data: Bytes, at: Positions) -> Values:
         try:
@@ -378,14 +381,6 @@ def _end_later(channel: Channel | Line, asked: int, cursor: int) -> None:
             channel.call(OpCode.RESOURCE_CLOSE, cursor_request(cursor))
 
     start(threading.Thread(target=end, name="ignitetf-result", daemon=True))
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise MissingExtra.of("columns of Arrow need pyarrow", "arrow", error) from error
-    return pyarrow
 
 
 def _gathered(pages: Iterator[Page]) -> Iterator[Page]:

@@ -34,10 +34,10 @@ from ignitetf.read.selection import Split
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.concat import concat
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct, concat, runs_of, values_of
 from ignitetf.wire.datatypes import INTEGERS
 from ignitetf.wire.infer import STORED_KEY
-from ignitetf.wire.schema import Batch, Column, Field
+from ignitetf.wire.schema import Field
 
 __all__ = ["Access", "Missing", "check_keyed", "key_order_of", "read_keys"]
 
@@ -245,9 +245,9 @@ def _key_column(field: Field, keys: Any) -> Column:
         ConfigError: They are not of this type.
     """
     if field.type in INTEGERS:
-        return Column(_integer_keys(field, keys))
+        return Dense(_integer_keys(field, keys))
     if field.type is TypeCode.STRING:
-        return Column.from_bytes([_text_key(field, key) for key in keys])
+        return Runs.from_bytes([_text_key(field, key) for key in keys])
     if field.type is TypeCode.OBJECT and isinstance(keys, Mapping):
         names = {part.name for part in field.fields}
         if set(keys) != names:
@@ -255,7 +255,7 @@ def _key_column(field: Field, keys: Any) -> Column:
                 f"keys with the fields {', '.join(map(str, keys))}",
                 hint=f"the key has {', '.join(sorted(names))}",
             )
-        return Column({part.name: _key_column(part, keys[part.name]) for part in field.fields})
+        return Struct({part.name: _key_column(part, keys[part.name]) for part in field.fields})
     hint = "rows[...] finds rows by number"
     if field.type is TypeCode.OBJECT:
         hint = f"pass a dict with a list for each of {', '.join(p.name for p in field.fields)}"
@@ -362,8 +362,7 @@ def _every_integer(reader: CacheReader, most_bytes: int) -> IntegerKeys:
         _check_bytes(reader, 8 * (count + rows), most_bytes)
         if count + rows > len(found):
             found = np.concatenate((found[:count], np.empty(len(found), np.int64)))
-        assert batch.key is not None
-        found[count : count + rows] = np.asarray(batch.key.values)
+        found[count : count + rows] = values_of(batch.key)
         count += rows
     values = found[:count]
     values.sort()
@@ -382,9 +381,8 @@ def _every_object(reader: CacheReader, most_bytes: int, *, texts: bool) -> Objec
     for anew, batch in _key_batches(reader, STORED_KEY):
         if anew:
             data, lengths, marks, places, names, nbytes = [], [], [], [], [], 0
-        assert batch.key is not None
-        packed, ends = batch.key.compact()
-        assert isinstance(packed, np.ndarray)
+        items, ends = runs_of(batch.key).compact()
+        packed = values_of(items)
         length = np.diff(ends)
         keys = reader.decoded(packed, ends[:-1], reader.schema.key)
         data.append(packed)
@@ -394,7 +392,7 @@ def _every_object(reader: CacheReader, most_bytes: int, *, texts: bool) -> Objec
         if found is not None:
             places.append(found.astype(np.uint16))
         if texts:
-            names += keys.to_bytes()
+            names += runs_of(keys).to_bytes()
         nbytes += len(packed) + 24 * len(batch)
         _check_bytes(reader, nbytes, most_bytes)
     bounds = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()

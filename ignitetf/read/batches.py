@@ -34,8 +34,7 @@ from ignitetf.read.window import (
     piece_rows,
 )
 from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
-from ignitetf.wire.concat import concat, merged
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.columns import Batch, concat, merged
 
 __all__ = [
     "batch_count",

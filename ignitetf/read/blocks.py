@@ -33,8 +33,8 @@ from ignitetf.read.window import Filling, inverse, piece_rows
 from ignitetf.tables.catalog import Manifest
 from ignitetf.wire.blocks import BLOCK_KEY, BlockKeys, block_schema, unpack_blocks
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.concat import concat
-from ignitetf.wire.schema import Batch, Schema
+from ignitetf.wire.columns import Batch, concat, values_of
+from ignitetf.wire.schema import Schema
 
 __all__ = ["BlockOrder", "RowOrder", "StoredBlocks", "read_blocks"]
 
@@ -286,10 +286,9 @@ class _Reading:
         asked = iter(keys.values(numbers).tolist())
         with contextlib.closing(reading.entries()) as entries:
             for blocks in entries:
-                assert blocks.key is not None
                 records = unpack_blocks(reader.schema, blocks, names)
                 with RecordContext(reader.name, None):
-                    found = np.asarray(blocks.key.values).tolist()
+                    found = values_of(blocks.key).tolist()
                     for key, block in zip(found, records, strict=True):
                         while next(asked) != key:
                             yield None

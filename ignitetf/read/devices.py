@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, MissingExtra
-from ignitetf.read.leaves import Dense, Node, Runs, Struct
+from ignitetf.read.leaves import DenseNode, Node, RunsNode, StructNode
 
 __all__ = ["Device", "DeviceBatches", "Framework", "Source", "check_dense", "device_of"]
 
@@ -233,11 +233,11 @@ def check_dense(cache: str, key: Node | None, values: Mapping[str, Node], plain:
 
 def _not_dense(node: Node) -> str | None:
     """Say what a node is if it is no array; None if it is one, or consists of arrays."""
-    if isinstance(node, Dense):
+    if isinstance(node, DenseNode):
         return None
-    if isinstance(node, Struct):
+    if isinstance(node, StructNode):
         return next(filter(None, (_not_dense(inner) for _, inner in node.fields)), None)
-    return "lists of different lengths" if isinstance(node, Runs) else "text"
+    return "lists of different lengths" if isinstance(node, RunsNode) else "text"
 
 
 def _mapped(convert: Callable[[Any], T], columns: Any) -> Any:

@@ -28,8 +28,7 @@ from ignitetf.tables.lease import Lease
 from ignitetf.tables.splits import Division, balanced, can_balance, divided, fold_fractions
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import marks_of
-from ignitetf.wire.concat import concat_columns
-from ignitetf.wire.schema import Column
+from ignitetf.wire.columns import Column, Dense, concat_columns
 
 __all__ = [
     "Surveyed",
@@ -93,12 +92,12 @@ def _computed(reader: CacheReader) -> Iterator[Surveyed] | None:
     if count is None or reader.is_blocks:
         return None
     schema, partitions = reader.schema, reader.partition_count
-    if partitions_of(schema, Column(np.zeros(1, schema.key.dtype)), partitions) is None:
+    if partitions_of(schema, Dense(np.zeros(1, schema.key.dtype)), partitions) is None:
         return None
 
     def rows() -> Iterator[Surveyed]:
         for start in range(0, count, _CHUNK):
-            keys = Column(np.arange(start, min(start + _CHUNK, count)).astype(schema.key.dtype))
+            keys = Dense(np.arange(start, min(start + _CHUNK, count)).astype(schema.key.dtype))
             places = partitions_of(schema, keys, partitions)
             if places is not None:
                 yield Surveyed(places, marks_of(schema, keys), None)

@@ -5,7 +5,6 @@ leaves -> **export** -> PyTorch, JAX, pandas, Polars, ...
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import MissingExtra
-from ignitetf.read.leaves import Dense, Node, Runs, Struct
-from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.concat import FIELD_METADATA, bytes_array, fixed_array, list_array
-from ignitetf.wire.datatypes import Family, family_of
-from ignitetf.wire.schema import Batch, Column, Field
+from ignitetf.read.leaves import DenseNode, Node, RunsNode, StructNode
+from ignitetf.wire.arrow import array_of, arrow_field, meant_type, stream_of
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct
+from ignitetf.wire.schema import Field
 
 __all__ = [
     "Ragged",
-    "arrow_schema",
+    "arrow_form",
     "arrow_stream",
     "columns_of",
     "count_of",
@@ -45,16 +43,16 @@ def to_numpy(column: Column, node: Node) -> Any:
         Dense: an array `[n, *shape]`, a view of the page if its records have equal lengths. Text:
             an object array `[n]` of `bytes`. Lists: `Ragged`. Objects and maps: a dict.
     """
-    if isinstance(node, Dense):
-        assert isinstance(column.values, np.ndarray)
-        return column.values.reshape(len(column.values), *node.shape)
-    if isinstance(node, Struct):
-        assert isinstance(column.values, dict)
-        return {name: to_numpy(column.values[name], inner) for name, inner in node.fields}
-    if isinstance(node, Runs):
-        values, offsets = _items(column, node)
-        return Ragged(to_numpy(values, node.item), offsets)
-    return column.to_objects()
+    if isinstance(node, StructNode):
+        assert isinstance(column, Struct)
+        return {name: to_numpy(column.fields[name], inner) for name, inner in node.fields}
+    if isinstance(node, RunsNode):
+        items, offsets = node.items_of(column)
+        return Ragged(to_numpy(items, node.item), offsets)
+    if isinstance(column, Runs):
+        return column.to_objects()
+    assert isinstance(column, Dense) and isinstance(node, DenseNode)
+    return column.values.reshape(len(column.values), *node.shape)
 
 
 def columns_of(batch: Batch, key: Node, values: dict[str, Node], plain: bool) -> dict[str, Any]:
@@ -95,108 +93,68 @@ def _part(columns: Any, start: int, stop: int) -> Any:
     return columns[start:stop]
 
 
-def to_arrow(batch: Batch, key: Node, nodes: dict[str, Node]) -> Any:
-    """Return a `pyarrow.RecordBatch` with the column `key` and one column per field.
+def arrow_form(nodes: Mapping[str, Node], fields: Sequence[Field] | None = None) -> Any:
+    """Return the `pyarrow.Schema` of rows.
 
-    Strings and blobs become `large_binary`, tensors nested fixed-size lists, lists `large_list`.
-    Numbers and the bytes of blobs share memory with the page where they are contiguous in it.
+    Strings and blobs are `large_binary` in it, tensors nested fixed-size lists, lists `large_list`.
+    For other libraries texts, decimals and UUIDs are `large_string` and times are Arrow's, in UTC
+    without a zone, and each column notes the field that it is, so that a load stores the same types.
+
+    Args:
+        nodes: The columns.
+        fields: The fields of the value, to have it for other libraries.
 
     Raises:
         MissingExtra: pyarrow is not installed.
     """
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise MissingExtra.of("arrow() needs pyarrow", "arrow", error) from error
-    rows = len(batch)
-    columns = {"key": _arrow(pa, batch.key, key, rows)} if batch.key is not None else {}
-    columns |= {name: _arrow(pa, batch.columns[name], node, rows) for name, node in nodes.items()}
-    return pa.record_batch(list(columns.values()), names=list(columns))
+    pa = MissingExtra.module("pyarrow", "arrow() needs pyarrow", "arrow")
+    kinds = {name: _type(pa, node) for name, node in nodes.items()}
+    if fields is None:
+        return pa.schema(kinds)
+    by_name = {field.name: field for field in fields}
+    return pa.schema(
+        [
+            arrow_field(pa, by_name[name], meant_type(pa, by_name[name], kind), nullable=False)
+            if name in by_name
+            else pa.field(name, kind, nullable=False)
+            for name, kind in kinds.items()
+        ]
+    )
 
 
-def arrow_schema(empty: Any, fields: Sequence[Field]) -> object:
-    """Return the schema of `arrow_stream` as a PyCapsule."""
-    return _typed(empty, {field.name: field for field in fields}).schema.__arrow_c_schema__()
+def to_arrow(batch: Batch, form: Any) -> Any:
+    """Return rows as a `pyarrow.RecordBatch` with the columns of a schema; the key is `key`.
+
+    Numbers and the bytes of blobs share memory with the page where they are contiguous in it.
+    """
+    pa = MissingExtra.module("pyarrow", "arrow() needs pyarrow", "arrow")
+    columns = batch.columns if batch.key is None else {"key": batch.key, **batch.columns}
+    return pa.record_batch(
+        [array_of(pa, columns[field.name], field.type) for field in form], schema=form
+    )
 
 
-def arrow_stream(
-    empty: Any, batches: Iterator[Any], fields: Sequence[Field], requested_schema: object | None
-) -> object:
-    """Return record batches as an Arrow stream (PyCapsule), for other libraries.
-
-    Texts, decimals and UUIDs are `large_string` in it, times are Arrow's, in UTC without a zone.
-    Each column notes the field that it is, so that a load of the stream stores the same types.
+def arrow_stream(form: Any, batches: Iterator[Batch], requested_schema: object | None) -> object:
+    """Return rows as an Arrow stream (PyCapsule), for other libraries.
 
     Args:
-        empty: A batch without rows, which tells the columns.
-        batches: The batches, as `to_arrow` makes them.
-        fields: The fields.
+        form: As `arrow_form` returns it.
+        batches: The rows.
         requested_schema: As the protocol has it.
     """
-    import pyarrow as pa
-
-    by_name = {field.name: field for field in fields}
-    typed = (_typed(batch, by_name) for batch in batches)
-    reader = pa.RecordBatchReader.from_batches(_typed(empty, by_name).schema, typed)
-    return reader.__arrow_c_stream__(requested_schema)
+    pa = MissingExtra.module("pyarrow", "an Arrow stream needs pyarrow", "arrow")
+    return stream_of(pa, form, (to_arrow(batch, form) for batch in batches), requested_schema)
 
 
-def _typed(batch: Any, fields: Mapping[str, Field]) -> Any:
-    import pyarrow as pa
-
-    arrays, columns = [], []
-    for name, array in zip(batch.schema.names, batch.columns, strict=True):
-        field, metadata = fields.get(name), {}
-        if field is not None:
-            array = _as_stored(pa, field, array)
-            metadata[FIELD_METADATA] = json.dumps(field.to_json()).encode()
-        arrays.append(array)
-        columns.append(pa.field(name, array.type, nullable=False, metadata=metadata))
-    return pa.record_batch(arrays, schema=pa.schema(columns))
-
-
-def _as_stored(pa: Any, field: Field, array: Any) -> Any:
-    """Return texts as such, and the integers of a time as one."""
-    family = family_of(field.type)
-    if pa.types.is_large_binary(array.type):
-        texts = family in (Family.TEXT, Family.DECIMAL, Family.UUID)
-        return array.cast(pa.large_string()) if texts else array
-    if field.type is TypeCode.STRING_ARRAY and pa.types.is_large_list(array.type):
-        return array.cast(pa.large_list(pa.large_string()))
-    if not pa.types.is_int64(array.type):
-        return array
-    if family is Family.TIMESTAMP:
-        unit = np.datetime_data(field.dtype)[0] if field.dtype.kind == "M" else "ns"
-        return array.cast(pa.timestamp(unit))
-    if field.type is TypeCode.DATE:
-        return array.cast(pa.timestamp("ms"))
-    if field.type is TypeCode.TIME:
-        return array.cast(pa.int32()).cast(pa.time32("ms"))
-    return array
-
-
-def _arrow(pa: Any, column: Column, node: Node, rows: int) -> Any:
-    if isinstance(node, Dense):
-        assert isinstance(column.values, np.ndarray)
-        return fixed_array(pa, column.values, node.shape)
-    if isinstance(node, Struct):
-        assert isinstance(column.values, dict)
-        parts = [_arrow(pa, column.values[name], inner, rows) for name, inner in node.fields]
-        fields = [
-            pa.field(name, part.type) for (name, _), part in zip(node.fields, parts, strict=True)
-        ]
-        return pa.Array.from_buffers(pa.struct(fields), rows, [None], children=parts)
-    if isinstance(node, Runs):
-        values, offsets = _items(column, node)
-        inner = _arrow(pa, values, node.item, int(offsets[-1]))
-        return list_array(pa, inner, offsets)
-    return bytes_array(pa, column, pa.large_binary())
-
-
-def _items(column: Column, node: Runs) -> tuple[Column, NDArray[np.int64]]:
-    """Return the items of all records in one column, and offsets in items."""
-    values, offsets = column.compact()
-    if isinstance(values, np.ndarray):
-        shape = node.item.shape if isinstance(node.item, Dense) else ()
-        values = Column(values.reshape(-1, *shape))
-    return values, offsets // node.step
+def _type(pa: Any, node: Node) -> Any:
+    """Return the Arrow type of columns of a node."""
+    if isinstance(node, StructNode):
+        return pa.struct([pa.field(name, _type(pa, inner)) for name, inner in node.fields])
+    if isinstance(node, RunsNode):
+        return pa.large_list(_type(pa, node.item))
+    if not isinstance(node, DenseNode):
+        return pa.large_binary()
+    kind = pa.from_numpy_dtype(node.dtype)
+    for size in reversed(node.shape):
+        kind = pa.list_(kind, size)
+    return kind

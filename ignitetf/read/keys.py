@@ -22,10 +22,11 @@ from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct, values_of
 from ignitetf.wire.datatypes import FIXED_DTYPE, INTEGERS
 from ignitetf.wire.encode import encode_entries
-from ignitetf.wire.encoders import copy_runs
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.runs import copy_runs
+from ignitetf.wire.schema import Field, Schema
 
 __all__ = ["IntegerKeys", "Keys", "Numbers", "ObjectKeys", "RecordContext", "key_of", "keys_of"]
 
@@ -66,11 +67,11 @@ class Keys(Protocol):
 def keys_of(schema: Schema, column: Column, partition_count: int) -> Keys:
     """Return keys given as a column of a cache's keys, numbered as they stand there."""
     if schema.key.type in INTEGERS:
-        return IntegerKeys(schema, len(column), np.asarray(column.values).astype(np.int64))
+        return IntegerKeys(schema, len(column), values_of(column).astype(np.int64))
     # Entries with a value of two bytes, of which only the keys are kept.
     value = Field("val", TypeCode.BYTE, np.dtype("i1"))
     plain = Schema(None, schema.key, (value,), key_type_name=schema.key_type_name, zone=schema.zone)
-    entries = encode_entries(plain, Batch(column, {"val": Column(np.zeros(len(column), np.int8))}))
+    entries = encode_entries(plain, Batch(column, {"val": Dense(np.zeros(len(column), np.int8))}))
     ends = np.asarray(entries.ends, np.int64)
     starts = np.concatenate((np.zeros(1, np.int64), ends))[:-1]
     lengths = ends - starts - _VALUE_BYTES
@@ -139,7 +140,7 @@ class IntegerKeys:
     def partitions(self, numbers: Numbers, count: int) -> NDArray[np.int32] | None:
         """See `Keys`."""
         stored = FIXED_DTYPE[self._schema.key.type]
-        return partitions_of(self._schema, Column(self.values(numbers).astype(stored)), count)
+        return partitions_of(self._schema, Dense(self.values(numbers).astype(stored)), count)
 
 
 class ObjectKeys:
@@ -249,14 +250,11 @@ class RecordContext:
 
 def key_of(key: Column, record: int) -> Any:
     """Return the key of a record, for messages and for programs."""
-    if key.starts is not None and key.lengths is not None and isinstance(key.values, np.ndarray):
-        first = int(key.starts[record])
-        text = bytes(key.values[first : first + int(key.lengths[record])])
-        return repr(text.decode("utf-8", "backslashreplace"))
-    if isinstance(key.values, np.ndarray):
+    if isinstance(key, Struct):
+        return {name: key_of(column, record) for name, column in key.fields.items()}
+    if isinstance(key, Dense):
         return key.values[record].tolist()
-    return (
-        {n: key_of(c, record) for n, c in key.values.items()}
-        if isinstance(key.values, dict)
-        else "?"
-    )
+    if not (isinstance(key, Runs) and isinstance(key.items, Dense)):
+        return "?"
+    text = key[record : record + 1].to_bytes()[0]
+    return repr(text.decode("utf-8", "backslashreplace"))

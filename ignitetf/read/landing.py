@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from ignitetf._core import Kind, Layout
 from ignitetf.errors import WireError
 from ignitetf.wire.codes import BinaryFlag
-from ignitetf.wire.columns import is_widened
-from ignitetf.wire.concat import concat
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, concat
 from ignitetf.wire.datatypes import (
     ALIKE,
     ARRAY_ELEMENT,
@@ -31,8 +30,9 @@ from ignitetf.wire.datatypes import (
     TIMESTAMP_UNITS,
     Family,
 )
+from ignitetf.wire.decode import is_widened
 from ignitetf.wire.objects import extents
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.schema import Field, Schema
 from ignitetf.wire.types import TypeRegistry, UnknownType
 from ignitetf.wire.zones import UTC
 
@@ -284,7 +284,7 @@ class RowLayout:
         return concat([base, *(part for _, part in left)])[index]
 
     def _landed(self, rows: int, dense: Any, heaps: Sequence[Any], nulls: bytes) -> Batch:
-        found = []
+        found: list[Column] = []
         for number, (_, stored, offsets) in enumerate(self._columns):
             if stored is None:
                 raise WireError("rows that the core cannot land were not left to the decoder")
@@ -295,7 +295,7 @@ class RowLayout:
                 array = np.frombuffer(dense, stored.dtype, rows * items, values)
                 if stored.shape or items != 1:
                     array = array.reshape(rows, *(stored.shape or (items,)))
-                found.append(Column(array, valid=marks))
+                found.append(Dense(array, valid=marks))
                 continue
             first = np.frombuffer(dense, np.int64, rows, starts)
             length = np.frombuffer(dense, np.int64, rows, lengths)
@@ -306,6 +306,6 @@ class RowLayout:
             if memory is not None:
                 count = memoryview(memory).nbytes // stored.dtype.itemsize
                 run = np.frombuffer(memory, stored.dtype, count)
-            found.append(Column(run, first, length, marks))
+            found.append(Runs(Dense(run), first, length, marks))
         names = self._schema.names
         return Batch(found[0], dict(zip(names, found[1:], strict=True)))

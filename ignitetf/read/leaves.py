@@ -19,10 +19,20 @@ from numpy.typing import NDArray
 
 from ignitetf.read.options import MASK_SUFFIX, NullPolicy
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool
+from ignitetf.wire.columns import Column, Dense, Runs, Struct
 from ignitetf.wire.datatypes import Family, family_of
-from ignitetf.wire.schema import BYTES, Column, Field, Schema
+from ignitetf.wire.schema import BYTES, Field, Schema
 
-__all__ = ["Dense", "Node", "Runs", "Struct", "Text", "TextStore", "element_tree", "key_tree"]
+__all__ = [
+    "DenseNode",
+    "Node",
+    "RunsNode",
+    "StructNode",
+    "TextNode",
+    "TextStore",
+    "element_tree",
+    "key_tree",
+]
 
 # A range with at least this share of wanted bytes is copied whole instead of value by value.
 _LEAST_SHARE = 1 / 32
@@ -52,10 +62,9 @@ class TextStore:
         self._size = 0
         self._windows: dict[int, _Window] = {}
 
-    def add(self, column: Column) -> NDArray[np.int64]:
+    def add(self, column: Runs) -> NDArray[np.int64]:
         """Return where each value starts in `halves`, laid end to end, as [n]."""
         values, starts, lengths = column.values, column.starts, column.lengths
-        assert isinstance(values, np.ndarray) and starts is not None and lengths is not None
         if len(starts) == 0:
             return starts
         first, end = int(starts.min()), int((starts + lengths).max())
@@ -86,7 +95,7 @@ class TextStore:
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseNode:
     """Values of one dtype and shape: one leaf `[n, *shape]`."""
 
     dtype: np.dtype[Any]
@@ -101,7 +110,7 @@ class Dense:
         self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
     ) -> Iterator[NDArray[Any]]:
         """Yield one array of all records, copied unless TensorFlow can take the memory as it is."""
-        arrays = [c.values for c in columns]
+        arrays = [column.values for column in columns if isinstance(column, Dense)]
         if len(arrays) == 1 and (whole := _ready(arrays[0], self.dtype)) is not None:
             yield whole.reshape(len(whole), *self.shape)
             return
@@ -109,29 +118,29 @@ class Dense:
         out = pool.take(shape[0] * self.nbytes).view(self.dtype).reshape(shape)
         at = 0
         for array in arrays:
-            assert isinstance(array, np.ndarray)
             out[at : at + len(array)] = array.reshape(len(array), *self.shape)
             at += len(array)
         yield out
 
 
 @dataclass(frozen=True)
-class Text:
+class TextNode:
     """Strings or blobs: one leaf `[n]` of `bytes`, or two leaves with starts and lengths."""
 
     def pack(
         self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
     ) -> Iterator[NDArray[Any]]:
         """Yield one object array of all records, or int64 starts and lengths in `texts`."""
+        runs = [column for column in columns if isinstance(column, Runs)]
         if texts is not None:
-            yield np.concatenate([texts.add(c) for c in columns])
-            yield np.concatenate([c.lengths for c in columns if c.lengths is not None])
+            yield np.concatenate([texts.add(column) for column in runs])
+            yield np.concatenate([column.lengths for column in runs])
             return
-        yield np.concatenate([column.to_objects() for column in columns])
+        yield np.concatenate([column.to_objects() for column in runs])
 
 
 @dataclass(frozen=True)
-class Runs:
+class RunsNode:
     """Lists of different lengths: the leaves of their items, then lengths `[n]` int64."""
 
     item: Node
@@ -141,23 +150,22 @@ class Runs:
         self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
     ) -> Iterator[NDArray[Any]]:
         """Yield the items of all records in sequence, then the number of items of each record."""
-        inner, lengths = [], []
-        for column in columns:
-            values, offsets = column.compact()
-            if isinstance(values, np.ndarray):
-                values = Column(values.reshape(-1, *self._item_shape))
-            inner.append(values)
-            lengths.append(np.diff(offsets) // self.step)
-        yield from self.item.pack(inner, pool, texts)
+        found = [self.items_of(column) for column in columns]
+        yield from self.item.pack([items for items, _ in found], pool, texts)
+        lengths = [np.diff(offsets) for _, offsets in found]
         yield np.concatenate(lengths) if lengths else np.empty(0, np.int64)
 
-    @property
-    def _item_shape(self) -> tuple[int, ...]:
-        return self.item.shape if isinstance(self.item, Dense) else ()
+    def items_of(self, column: Column) -> tuple[Column, NDArray[np.int64]]:
+        """Return the items of all records in one column, and offsets in items."""
+        assert isinstance(column, Runs)
+        items, offsets = column.compact()
+        if isinstance(items, Dense) and isinstance(self.item, DenseNode):
+            items = Dense(items.values.reshape(-1, *self.item.shape))
+        return items, offsets // self.step
 
 
 @dataclass(frozen=True)
-class Struct:
+class StructNode:
     """A nested object or map: the leaves of its fields in order."""
 
     fields: tuple[tuple[str, Node], ...]
@@ -167,14 +175,11 @@ class Struct:
     ) -> Iterator[NDArray[Any]]:
         """Yield the leaves of every field."""
         for name, node in self.fields:
-            parts = []
-            for column in columns:
-                assert isinstance(column.values, dict)
-                parts.append(column.values[name])
+            parts = [column.fields[name] for column in columns if isinstance(column, Struct)]
             yield from node.pack(parts, pool, texts)
 
 
-Node = Dense | Text | Runs | Struct
+Node = DenseNode | TextNode | RunsNode | StructNode
 
 
 def _from_aligned(part: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
@@ -194,9 +199,9 @@ def _from_aligned(part: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
     return (whole[at - before : at + len(part)], before) if before <= at else (part, 0)
 
 
-def _ready(values: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+def _ready(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """Return the values if TensorFlow can take them over without a copy, else None."""
-    if not isinstance(values, np.ndarray) or values.dtype != dtype:
+    if values.dtype != dtype:
         return None
     aligned = values.flags.c_contiguous and values.ctypes.data % ALIGNMENT == 0
     return values if aligned else None
@@ -206,37 +211,37 @@ def node_for(field: Field) -> Node:
     """Return the node of a field; `columns` describes the form of each type."""
     family = family_of(field.type)
     if family is Family.OBJECT:
-        return Struct(tuple((f.name, node_for(f)) for f in field.fields))
+        return StructNode(tuple((f.name, node_for(f)) for f in field.fields))
     if family is Family.MAP:
-        return Struct(tuple((f.name, Runs(node_for(f))) for f in field.fields))
+        return StructNode(tuple((f.name, RunsNode(node_for(f))) for f in field.fields))
     if field.fields:
-        return Runs(node_for(field.fields[0]))
+        return RunsNode(node_for(field.fields[0]))
     if family is Family.UUID and field.dtype != BYTES:
-        return Dense(np.dtype("<u8"), (2,))
+        return DenseNode(np.dtype("<u8"), (2,))
     rest = tuple(n for n in field.shape[1:] if n is not None)
     if field.dtype.kind == "M":
-        return Dense(np.dtype("<i8"), ())  # a timestamp in the declared unit
+        return DenseNode(np.dtype("<i8"), ())  # a timestamp in the declared unit
     if field.dtype == BYTES:
-        return Runs(Text()) if field.shape else Text()
+        return RunsNode(TextNode()) if field.shape else TextNode()
     if field.ragged:
-        return Runs(Dense(field.dtype, rest), step=int(np.prod(rest, dtype=np.int64)))
+        return RunsNode(DenseNode(field.dtype, rest), step=int(np.prod(rest, dtype=np.int64)))
     if field.shape and family is not Family.ARRAY:
-        return Runs(Dense(field.dtype, rest))
-    return Dense(field.dtype, tuple(n for n in field.shape if n is not None))
+        return RunsNode(DenseNode(field.dtype, rest))
+    return DenseNode(field.dtype, tuple(n for n in field.shape if n is not None))
 
 
 def key_tree(schema: Schema, nulls: NullPolicy) -> Node:
     """Return the node of the keys; composite keys have the masks of their fields under `mask`."""
     node = node_for(schema.key)
-    if nulls != "mask" or not isinstance(node, Struct):
+    if nulls != "mask" or not isinstance(node, StructNode):
         return node
-    masks = ((name + MASK_SUFFIX, Dense(np.dtype("?"), ())) for name, _ in node.fields)
-    return Struct(tuple(sorted((*node.fields, *masks), key=lambda item: item[0])))
+    masks = ((name + MASK_SUFFIX, DenseNode(np.dtype("?"), ())) for name, _ in node.fields)
+    return StructNode(tuple(sorted((*node.fields, *masks), key=lambda item: item[0])))
 
 
 def element_tree(schema: Schema, nulls: NullPolicy) -> dict[str, Node]:
     """Return the nodes by column name, including masks, sorted by name."""
     nodes: dict[str, Node] = {f.name: node_for(f) for f in schema.fields}
     if nulls == "mask":
-        nodes |= {f.name + MASK_SUFFIX: Dense(np.dtype("?"), ()) for f in schema.fields}
+        nodes |= {f.name + MASK_SUFFIX: DenseNode(np.dtype("?"), ()) for f in schema.fields}
     return dict(sorted(nodes.items()))

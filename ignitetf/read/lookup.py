@@ -24,8 +24,9 @@ from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.reading import Reading
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import OpCode
+from ignitetf.wire.columns import Batch
 from ignitetf.wire.requests import batch_head
-from ignitetf.wire.schema import Batch, Schema
+from ignitetf.wire.schema import Schema
 
 if TYPE_CHECKING:
     from ignitetf.read.reader import CacheReader

@@ -16,7 +16,6 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.read.arguments import even_of, flag, seed_of, shard_of, step_rows
@@ -27,10 +26,10 @@ from ignitetf.read.batches import (
     closing_batches,
     cut_batches,
 )
-from ignitetf.read.export import arrow_schema, arrow_stream, to_arrow, to_numpy
+from ignitetf.read.export import arrow_form, arrow_stream, to_arrow, to_numpy
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.keys import Numbers
-from ignitetf.read.leaves import Dense, Node, Text
+from ignitetf.read.leaves import DenseNode, Node, TextNode
 from ignitetf.read.lookup import KeyReading
 from ignitetf.read.mix_order import MOST_STEP, MixOrder, Share, rows_of
 from ignitetf.read.options import PAGE_BYTES
@@ -41,9 +40,9 @@ from ignitetf.read.state import mix_identity_of, mix_placed
 from ignitetf.read.usage import Epoch, counted
 from ignitetf.read.window import Filling, inverse
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.concat import concat
+from ignitetf.wire.columns import Batch, Dense, concat, values_of
 from ignitetf.wire.datatypes import family_of
-from ignitetf.wire.schema import BYTES, Batch, Column, Field
+from ignitetf.wire.schema import BYTES, Field
 
 __all__ = [
     "SOURCE",
@@ -146,7 +145,7 @@ def _fields(rows: EpochRows) -> dict[str, tuple[Any, str]]:
 
 def _form(node: Node, field: Field) -> Any:
     """Return what has to be equal for columns to be joined."""
-    if isinstance(node, Text):
+    if isinstance(node, TextNode):
         return node
     inner = tuple((part.name, part.dtype) for part in field.fields)
     return node, field.dtype, family_of(field.type), inner
@@ -164,6 +163,7 @@ def _text(field: Field) -> str:
 
 # The column that tells the component; no field has this name.
 SOURCE: Final = "/source"
+_SOURCE_NODE: Final = DenseNode(np.dtype(np.int64), ())
 # Of small rows a group has no more than so many: their places and numbers are kept for a while.
 _MOST_ROWS: Final = 1 << 14
 # Rows that are planned at a time, and groups of them that are kept, since each component asks for
@@ -173,9 +173,7 @@ _MOST_PLANNED: Final = 1 << 18
 
 def source_of(batch: Batch) -> Numbers:
     """Return the component of each row of a batch, int64."""
-    values = batch.columns[SOURCE].values
-    assert isinstance(values, np.ndarray)
-    return values
+    return values_of(batch.columns[SOURCE])
 
 
 def read_mix(
@@ -268,7 +266,7 @@ def _group(
         filling.add(part if with_keys else Batch(None, part.columns))
     at = 0
     for batch in filling.batches(last=True):
-        mark = Column(source[at : at + len(batch)])
+        mark = Dense(source[at : at + len(batch)])
         at += len(batch)
         yield Batch(batch.key, {**batch.columns, SOURCE: mark})
 
@@ -514,26 +512,28 @@ class MixedRows:
 
         Columns are those of `EpochRows.arrow`, and `source`, the number of the component.
         """
-        for batch in closing_batches(self.column_batches()):
-            yield self._arrow(batch, source_of(batch))
+        form = arrow_form(self._nodes)
+        for batch in self._arrow_batches():
+            yield to_arrow(batch, form)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows as an Arrow stream (PyCapsule), for pandas, Polars, DuckDB and others."""
-        fields = self._first.reader.schema.fields
-        return arrow_stream(self._no_rows(), self.arrow(), fields, requested_schema)
+        form = arrow_form(self._nodes, self._first.reader.schema.fields)
+        return arrow_stream(form, self._arrow_batches(), requested_schema)
 
     def __arrow_c_schema__(self) -> object:
         """Return the columns as an Arrow schema (PyCapsule)."""
-        return arrow_schema(self._no_rows(), self._first.reader.schema.fields)
+        fields = self._first.reader.schema.fields
+        return arrow_form(self._nodes, fields).__arrow_c_schema__()
 
-    def _no_rows(self) -> Any:
-        batch = self._first.reader.no_rows()
-        keyed = batch if self._with_keys else Batch(None, batch.columns)
-        return self._arrow(keyed, np.empty(0, np.int64))
+    @property
+    def _nodes(self) -> dict[str, Node]:
+        keys = {"key": self._first.key} if self._with_keys else {}
+        return {**keys, **self.values, "source": _SOURCE_NODE}
 
-    def _arrow(self, batch: Batch, source: NDArray[np.int64]) -> Any:
-        found = to_arrow(batch, self._first.key, self.values)
-        return found.append_column("source", source)
+    def _arrow_batches(self) -> Iterator[Batch]:
+        for batch in closing_batches(self.column_batches()):
+            yield Batch(batch.key, {**batch.columns, "source": batch.columns[SOURCE]})
 
     def batch_count(self, batch_size: int | None, drop_remainder: bool) -> int | None:
         """Return the number of batches that `batches` yields; None if it is unknown."""
@@ -562,7 +562,7 @@ class MixedRows:
         # After `resume` the first epoch is shorter than the others.
         whole = not self.position.chain
         return dataset_of(
-            {**key, "val": value, "source": Dense(np.dtype(np.int64), ())},
+            {**key, "val": value, "source": DenseNode(np.dtype(np.int64), ())},
             lambda: epochs.take().batches(batch_size, drop_remainder),
             rows.batch_count(batch_size, drop_remainder) if whole else None,
             sharded=self.shard.count > 1,

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError
-from ignitetf.wire.schema import Batch, Column, Schema
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct
+from ignitetf.wire.schema import Schema
 
 __all__ = ["MASK_SUFFIX", "PAGE_BYTES", "NullPolicy", "ReadOptions", "apply_nulls", "check_masks"]
 
@@ -57,21 +58,19 @@ def apply_nulls(batch: Batch, policy: NullPolicy) -> tuple[Batch, int]:
     """
     masks = _masks(batch.columns)
     key_masks: dict[str, NDArray[np.bool_]] = {}
-    if batch.key is not None and isinstance(batch.key.values, dict):
-        key_masks = _masks(batch.key.values)
+    if isinstance(batch.key, Struct):
+        key_masks = _masks(batch.key.fields)
     if policy == "mask":
         key = batch.key
-        if key is not None and isinstance(key.values, dict):
-            key = Column(_masked(key.values, key_masks, len(batch)))
+        if isinstance(key, Struct):
+            key = Struct(_masked(key.fields, key_masks, len(batch)))
         return Batch(key, _masked(batch.columns, masks, len(batch))), 0
     if not masks and not key_masks:
         return batch, 0
     if policy == "error":
         _refuse(masks, key_masks)
-    key = batch.key
-    if key is not None and isinstance(key.values, dict):
-        key = Column(_filled(key.values))
-    whole = Batch(key, _filled(batch.columns))
+    key = _filled(batch.key) if isinstance(batch.key, Struct) else batch.key
+    whole = Batch(key, {name: _filled(column) for name, column in batch.columns.items()})
     if policy == "default":
         return whole, 0
     keep = np.logical_and.reduce([*masks.values(), *key_masks.values()])
@@ -84,22 +83,22 @@ def _masks(columns: Mapping[str, Column]) -> dict[str, NDArray[np.bool_]]:
     return {name: valid for name, valid in found.items() if valid is not None}
 
 
-def _filled(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Return the columns without null marks; objects without fields keep marks as their count."""
-    return {
-        name: Column(c.values, c.starts, c.lengths)
-        if not isinstance(c.values, dict) or c.values
-        else Column({}, valid=np.ones(len(c), np.bool_))
-        for name, c in columns.items()
-    }
+def _filled(column: Column) -> Column:
+    """Return a column without null marks; objects without fields keep marks as their count."""
+    if isinstance(column, Struct):
+        fields = {name: _filled(inner) for name, inner in column.fields.items()}
+        return Struct(fields, None if fields else np.ones(len(column), np.bool_))
+    if isinstance(column, Runs):
+        return Runs(_filled(column.items), column.starts, column.lengths)
+    return column if column.valid is None else column.marked(None)
 
 
 def _masked(
     columns: Mapping[str, Column], masks: dict[str, NDArray[np.bool_]], rows: int
 ) -> dict[str, Column]:
     every = np.ones(rows, np.bool_)
-    valid = {name + MASK_SUFFIX: Column(masks.get(name, every)) for name in columns}
-    return {**_filled(columns), **valid}
+    valid = {name + MASK_SUFFIX: Dense(masks.get(name, every)) for name in columns}
+    return {**{name: _filled(column) for name, column in columns.items()}, **valid}
 
 
 def _refuse(
@@ -125,10 +124,9 @@ def _record_valid(column: Column) -> NDArray[np.bool_] | None:
         Bool [n], or None if there are no nulls.
     """
     parts = [] if column.valid is None else [column.valid]
-    if isinstance(column.values, dict):
-        parts += [v for c in column.values.values() if (v := _record_valid(c)) is not None]
-    elif isinstance(column.values, Column) and (inner := _record_valid(column.values)) is not None:
-        assert column.starts is not None and column.lengths is not None
+    if isinstance(column, Struct):
+        parts += [v for c in column.fields.values() if (v := _record_valid(c)) is not None]
+    elif isinstance(column, Runs) and (inner := _record_valid(column.items)) is not None:
         nulls = np.concatenate(([0], np.cumsum(~inner)))
         parts.append(nulls[column.starts + column.lengths] == nulls[column.starts])
     if not parts:

@@ -39,10 +39,11 @@ from ignitetf.read.selection import Selection, Split, find_selection, find_split
 from ignitetf.tables.caches import UNSAFE_LOSS, loss_policy_of
 from ignitetf.tables.describe import data_name
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.columns import Decoder, decode_column
+from ignitetf.wire.columns import Batch, Column
+from ignitetf.wire.decode import Decoder, decode_column
 from ignitetf.wire.frames import Page
 from ignitetf.wire.objects import unwrap
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.schema import Field, Schema
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["CacheReader"]

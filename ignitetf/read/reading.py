@@ -32,9 +32,10 @@ from ignitetf.read.selection import Selection
 from ignitetf.read.usage import add_read, add_wait
 from ignitetf.threads import Beside
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.columns import Decoder
+from ignitetf.wire.columns import Batch
+from ignitetf.wire.decode import Decoder
 from ignitetf.wire.frames import Page
-from ignitetf.wire.schema import Batch, Field, Schema
+from ignitetf.wire.schema import Field, Schema
 from ignitetf.wire.types import TypeRegistry
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from ignitetf.read.arguments import (
 from ignitetf.read.batches import batch_count, batch_parts, closing_batches, read_rows
 from ignitetf.read.blocks import RowOrder
 from ignitetf.read.devices import DeviceBatches, Framework, check_dense, device_of
-from ignitetf.read.export import arrow_schema, arrow_stream, columns_of, record_of, to_arrow
+from ignitetf.read.export import arrow_form, arrow_stream, columns_of, record_of, to_arrow
 from ignitetf.read.key_order import KeyOrder, StepOrder
 from ignitetf.read.leaves import Node, element_tree, key_tree
 from ignitetf.read.options import NullPolicy, ReadOptions
@@ -53,9 +53,8 @@ from ignitetf.read.state import identity_of, placed
 from ignitetf.read.usage import Epoch, counted
 from ignitetf.read.window import piece_rows
 from ignitetf.settings import Settings
-from ignitetf.wire.concat import concat
+from ignitetf.wire.columns import Batch, concat
 from ignitetf.wire.requests import parameter_list
-from ignitetf.wire.schema import Batch
 
 if TYPE_CHECKING:
     from typing import Self
@@ -503,24 +502,26 @@ class EpochRows:
         return self.batches()
 
     def arrow(self) -> Iterator[Any]:
-        """Yield the rows, a page at a time, as `pyarrow.RecordBatch`; see `export.to_arrow`."""
+        """Yield the rows, a page at a time, as `pyarrow.RecordBatch`; see `export.arrow_form`."""
+        form = arrow_form(self._nodes)
         for batch in closing_batches(pages(self)):
-            yield to_arrow(batch, self.key, self.values)
+            yield to_arrow(batch, form)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows as an Arrow stream (PyCapsule), for pandas, Polars, DuckDB and others.
 
-        Texts and times have their types there; see `export.arrow_stream`.
+        Texts and times have their types there; see `export.arrow_form`.
         """
-        fields = self.reader.schema.fields
-        return arrow_stream(self._no_rows(), self.arrow(), fields, requested_schema)
+        form = arrow_form(self._nodes, self.reader.schema.fields)
+        return arrow_stream(form, closing_batches(pages(self)), requested_schema)
 
     def __arrow_c_schema__(self) -> object:
         """Return the columns as an Arrow schema (PyCapsule)."""
-        return arrow_schema(self._no_rows(), self.reader.schema.fields)
+        return arrow_form(self._nodes, self.reader.schema.fields).__arrow_c_schema__()
 
-    def _no_rows(self) -> Any:
-        return to_arrow(self.reader.no_rows(), self.key, self.values)
+    @property
+    def _nodes(self) -> dict[str, Node]:
+        return {"key": self.key, **self.values}
 
 
 class _Readable(Protocol):

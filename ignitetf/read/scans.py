@@ -32,8 +32,9 @@ from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import OpCode
+from ignitetf.wire.columns import Batch
 from ignitetf.wire.requests import scan_requests
-from ignitetf.wire.schema import Batch, Field, Schema
+from ignitetf.wire.schema import Field, Schema
 
 if TYPE_CHECKING:
     from ignitetf.read.reader import CacheReader

@@ -27,8 +27,9 @@ from ignitetf.tables.catalog import Manifest
 from ignitetf.tables.splits import ALL_BUT, Division
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import Feature
+from ignitetf.wire.columns import Batch, Column
 from ignitetf.wire.requests import encode_parameter, sql_request
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.schema import Field, Schema
 from ignitetf.wire.zones import Zone
 
 __all__ = [

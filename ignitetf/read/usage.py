@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from ignitetf.net.topology import Origin, Place
 from ignitetf.wire.checksum import marks_of, mix
-from ignitetf.wire.schema import Batch, Schema
+from ignitetf.wire.columns import Batch
+from ignitetf.wire.schema import Schema
 
 __all__ = [
     "Amount",

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import DataChanged
 from ignitetf.read.options import PAGE_BYTES
 from ignitetf.wire.buffers import ALIGNED_ROWS, BufferPool
-from ignitetf.wire.concat import concat_columns
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.columns import Batch, Column, Dense, concat_columns, values_of
 
 __all__ = ["MANY_ROWS", "Filling", "inverse", "piece_rows"]
 
@@ -63,13 +62,12 @@ class Filling:
         columns = _columns(batch)
         self._names = list(columns)
         for name, column in columns.items():
-            values = column.values
-            if not isinstance(values, np.ndarray) or column.starts is not None or _boxed(values):
+            if not isinstance(column, Dense) or column.values.dtype.hasobject:
                 self._runs.setdefault(name, []).append(column)
                 continue
             if name not in self._dense:
-                self._dense[name] = self._room(name, values)
-            _scatter(self._dense[name][self._ahead :], places, values)
+                self._dense[name] = self._room(name, column.values)
+            _scatter(self._dense[name][self._ahead :], places, column.values)
 
     def batches(self, last: bool) -> Generator[Batch, None, Batch | None]:
         """Yield the rows in shuffled order: at once, without a copy, or with runs in pages.
@@ -100,12 +98,14 @@ class Filling:
         return self._rest(slice(rows - rest, rows)) if rest else None
 
     def _rest(self, part: slice) -> Batch:
-        columns = {name: Column(self._dense[name][part].copy()) for name in self._names}
+        columns: dict[str, Column] = {
+            name: Dense(self._dense[name][part].copy()) for name in self._names
+        }
         return Batch(columns.pop(_KEY, None), columns)
 
     def _piece(self, part: slice, runs: dict[str, Column]) -> Batch:
         columns = {
-            name: Column(self._dense[name][part]) if name in self._dense else runs[name][part]
+            name: Dense(self._dense[name][part]) if name in self._dense else runs[name][part]
             for name in self._names
         }
         return Batch(columns.pop(_KEY, None), columns)
@@ -115,7 +115,7 @@ class Filling:
         size = int(np.prod(shape, dtype=np.int64)) * values.dtype.itemsize
         room = self._pool.take(size).view(values.dtype).reshape(shape)
         if self._ahead:
-            room[: self._ahead] = self._head[name].values
+            room[: self._ahead] = values_of(self._head[name])
         return room
 
     def _other_rows(self) -> DataChanged:
@@ -142,10 +142,6 @@ def inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
 def _columns(batch: Batch) -> dict[str, Column]:
     """Return all columns by name, including the key."""
     return dict(batch.columns) if batch.key is None else {**batch.columns, _KEY: batch.key}
-
-
-def _boxed(values: NDArray[Any]) -> bool:
-    return values.dtype.hasobject
 
 
 def _scatter(target: NDArray[Any], places: NDArray[np.int64], values: NDArray[Any]) -> None:

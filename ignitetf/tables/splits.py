@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError
 from ignitetf.wire.checksum import mix
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Column, Dense, Runs
 from ignitetf.wire.datatypes import INTEGERS
-from ignitetf.wire.schema import Column, Field
+from ignitetf.wire.schema import Field
 
 __all__ = ["ALL_BUT", "Division", "balanced", "can_balance", "divided", "fold_fractions"]
 
@@ -264,10 +265,11 @@ def _between(places: Places, ends: list[int], bounds: tuple[int, ...]) -> tuple[
 def _distinct(column: Column) -> tuple[list[Value], NDArray[np.int64]]:
     """Return the different values of a column, and for each row the number of its value."""
     found: list[Value]
-    if column.starts is None:
-        numbers, codes = np.unique(np.asarray(column.values), return_inverse=True)
+    if isinstance(column, Dense):
+        numbers, codes = np.unique(column.values, return_inverse=True)
         found, codes = [int(n) for n in numbers.tolist()], codes.astype(np.int64, copy=False)
     else:
+        assert isinstance(column, Runs)
         index: dict[bytes, int] = {}
         texts = column.to_bytes()
         codes = np.fromiter((index.setdefault(t, len(index)) for t in texts), np.int64, len(texts))

@@ -29,8 +29,7 @@ from ignitetf.read.plan import Position, Shard, whole_argument
 from ignitetf.read.process_rows import ProcessRows, label_name, opened, with_label
 from ignitetf.read.rows import EpochRows
 from ignitetf.torch.tensors import records_of, tensors_of
-from ignitetf.wire.concat import concat
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.columns import Batch, concat
 
 __all__ = ["IterableDataset"]
 

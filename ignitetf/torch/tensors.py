@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ignitetf.read.export import Ragged
-from ignitetf.read.leaves import Dense, Node, Struct
+from ignitetf.read.leaves import DenseNode, Node, StructNode
 
 __all__ = ["records_of", "stacked", "tensors_of"]
 
@@ -78,7 +78,7 @@ def records_of(tensors: Any) -> list[Any]:
 
 def stacked(node: Node, records: Iterable[Any]) -> Any:
     """Put the values that records have of one field together: the inverse of `records_of`."""
-    if isinstance(node, Struct):
+    if isinstance(node, StructNode):
         found = list(records)
         return {name: stacked(inner, [r[name] for r in found]) for name, inner in node.fields}
-    return torch.stack(list(records)) if isinstance(node, Dense) else list(records)
+    return torch.stack(list(records)) if isinstance(node, DenseNode) else list(records)

@@ -16,12 +16,12 @@ from ignitetf.errors import ConfigError
 from ignitetf.read.arguments import flag
 from ignitetf.read.devices import Device, Framework, check_dense, device_of
 from ignitetf.read.key_order import StepOrder
-from ignitetf.read.leaves import Node, Struct
+from ignitetf.read.leaves import Node, StructNode
 from ignitetf.read.plan import whole_argument
 from ignitetf.read.rows import EpochRows, Epochs
 from ignitetf.train.row_numbers import RowNumbers, check_size
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.columns import Batch, Column
 
 if TYPE_CHECKING:
     from ignitetf.read.tf.dataset import IgniteDataset
@@ -213,7 +213,7 @@ def _packed(node: Node, columns: list[Column], pool: BufferPool) -> Any:
     leaves = node.pack(columns, pool, None)
 
     def column(node: Node) -> Any:
-        if isinstance(node, Struct):
+        if isinstance(node, StructNode):
             return {name: column(inner) for name, inner in node.fields}
         return next(leaves)
 

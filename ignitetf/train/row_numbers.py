@@ -20,7 +20,7 @@ from ignitetf.read.batches import read_rows
 from ignitetf.read.key_order import StepOrder
 from ignitetf.read.plan import Position, Shard, Window
 from ignitetf.read.rows import EpochRows
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.columns import Batch
 
 __all__ = ["RowNumbers", "check_size"]
 

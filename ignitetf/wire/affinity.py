@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.wire.codes import TypeCode, java_hash
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct
 from ignitetf.wire.datatypes import FIXED_DTYPE, INTEGERS
 from ignitetf.wire.encode import encode_entries
-from ignitetf.wire.encoders import stored_times
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.encoders import dense_values, stored_times
+from ignitetf.wire.schema import Field, Schema
 from ignitetf.wire.zones import Zone
 
 __all__ = ["key_hashes", "partitions_of"]
@@ -43,12 +44,12 @@ def key_hashes(schema: Schema, keys: Column) -> NDArray[np.int32] | None:
     field = schema.key
     if field.type is not TypeCode.OBJECT:
         return _scalar_hashes(field, keys, schema.zone)
-    if not isinstance(keys.values, dict) or schema.key_type_name is None:
+    if not isinstance(keys, Struct) or schema.key_type_name is None:
         return None  # of a class whose objects only their writer makes as they are stored
     if schema.affinity_key is not None:
         for part in field.fields:
             if part.name.lower() == schema.affinity_key.lower():
-                return _scalar_hashes(part, keys.values[part.name], schema.zone)
+                return _scalar_hashes(part, keys.fields[part.name], schema.zone)
         return None
     return _object_hashes(schema, keys)
 
@@ -59,7 +60,7 @@ def _object_hashes(schema: Schema, keys: Column) -> NDArray[np.int32]:
         return np.empty(0, np.int32)
     dummy = Field("val", TypeCode.BYTE, np.dtype("i1"))
     plain = Schema(None, schema.key, (dummy,), key_type_name=schema.key_type_name, zone=schema.zone)
-    column = Column(np.zeros(len(keys), np.int8))
+    column = Dense(np.zeros(len(keys), np.int8))
     page = encode_entries(plain, Batch(keys, {"val": column}))
     starts = np.concatenate(([0], page.ends[:-1])).astype(np.int64)
     codes: NDArray[np.int32] = page.data[starts[:, None] + np.arange(8, 12)].view("<i4")[:, 0]
@@ -69,13 +70,13 @@ def _object_hashes(schema: Schema, keys: Column) -> NDArray[np.int32]:
 def _scalar_hashes(field: Field, column: Column, zone: Zone) -> NDArray[np.int32] | None:
     if column.valid is not None and not column.valid.all():
         return None
-    if field.type is TypeCode.STRING:
+    if field.type is TypeCode.STRING and isinstance(column, Runs):
         return np.array([java_hash(item.decode()) for item in column.to_bytes()], np.int32)
-    if column.starts is not None or not isinstance(column.values, np.ndarray):
+    if not isinstance(column, Dense):
         return None
     if field.has_times:
         column = stored_times(field, column, zone)
-    return _number_hashes(field.type, np.asarray(column.values))
+    return _number_hashes(field.type, dense_values(column))
 
 
 def _number_hashes(code: TypeCode, values: NDArray[Any]) -> NDArray[np.int32] | None:

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.columns import Decoder
-from ignitetf.wire.concat import compact
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct
 from ignitetf.wire.datatypes import INTEGERS, TIME_UNIT, Family, types_of
+from ignitetf.wire.decode import Decoder
 from ignitetf.wire.frames import Page
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
+from ignitetf.wire.schema import BYTES, Field, Schema, field_for
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = [
@@ -88,7 +88,7 @@ class BlockKeys:
 
     def _grow(self, limit: int) -> None:
         keys = np.arange(limit, dtype=np.int64)
-        found = partitions_of(Schema(None, BLOCK_KEY, ()), Column(keys), self.count)
+        found = partitions_of(Schema(None, BLOCK_KEY, ()), Dense(keys), self.count)
         assert found is not None
         self._sorted = np.argsort(found, kind="stable")
         self._bounds = np.concatenate(([0], np.cumsum(np.bincount(found, minlength=self.count))))
@@ -202,7 +202,7 @@ def pack_blocks(schema: Schema, rows: Batch, bounds: Positions, keys: NDArray[np
     _pack(replace(schema.key, name="KEYS"), rows.key, bounds, columns)
     for field in schema.fields:
         _pack(field, rows.columns[field.name], bounds, columns)
-    return Batch(Column(keys), columns)
+    return Batch(Dense(keys), columns)
 
 
 def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column]) -> None:
@@ -210,12 +210,13 @@ def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column
     if field.nullable:
         out[f"{name}_VALID"] = _pack_valid(column.valid, bounds)
     if field.type is TypeCode.OBJECT:
-        assert isinstance(column.values, dict)
+        assert isinstance(column, Struct)
         for inner in field.fields:
-            _pack(_named(field, inner), column.values[inner.name], bounds, out)
+            _pack(_named(field, inner), column.fields[inner.name], bounds, out)
         return
     if not _is_runs(field):
-        values = np.asarray(column.values)
+        assert isinstance(column, Dense)
+        values = column.values
         if field.type is TypeCode.TIMESTAMP and values.dtype.names is not None:
             raise SchemaError(
                 f"field {name!r}: a timestamp before 1677 or after 2262 cannot stand in blocks",
@@ -225,15 +226,15 @@ def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column
             unit = TIME_UNIT.get(field.type, "ms")
             values = values.astype(f"{values.dtype.kind}8[{unit}]").view(np.int64)
         size = int(np.prod(values.shape[1:], dtype=np.int64))
-        out[name] = Column.from_offsets(values.reshape(-1), bounds * size)
+        out[name] = Runs.from_offsets(Dense(values.reshape(-1)), bounds * size)
         return
-    values_, offsets = compact(column)
-    if isinstance(values_, Column):
+    assert isinstance(column, Runs)
+    items, offsets = column.compact()
+    if isinstance(items, Runs):
         out[f"{name}_ROWS"] = _pack_offsets(offsets, bounds)
         bounds = offsets[bounds]
-        values_, offsets = compact(values_)
-    assert isinstance(values_, np.ndarray)
-    out[name] = Column.from_offsets(values_, offsets[bounds])
+        items, offsets = items.compact()
+    out[name] = Runs.from_offsets(items, offsets[bounds])
     out[f"{name}_OFFSETS"] = _pack_offsets(offsets, bounds)
 
 
@@ -242,10 +243,12 @@ def _pack_valid(valid: NDArray[np.bool_] | None, bounds: Positions) -> Column:
     blocks = len(bounds) - 1
     if valid is None:
         nothing = np.zeros(0, np.uint8)
-        return Column.from_offsets(nothing, np.zeros(blocks + 1, np.int64), np.zeros(blocks, bool))
+        return Runs.from_offsets(
+            Dense(nothing), np.zeros(blocks + 1, np.int64), np.zeros(blocks, bool)
+        )
     nulls = np.concatenate(([0], np.cumsum(~valid)))
     some = np.diff(nulls[bounds]) > 0
-    return Column.from_offsets(valid.astype(np.uint8), bounds, some)
+    return Runs.from_offsets(Dense(valid.astype(np.uint8)), bounds, some)
 
 
 def _pack_offsets(offsets: Positions, bounds: Positions) -> Column:
@@ -257,7 +260,7 @@ def _pack_offsets(offsets: Positions, bounds: Positions) -> Column:
     values = offsets[index] - np.repeat(offsets[bounds[:-1]], sizes)
     if len(values) and int(values.max()) > np.iinfo(np.int32).max:
         raise SchemaError("a block is larger than 2 GiB", hint="use the layout rows")
-    return Column(values.astype(np.int32), begin, sizes)
+    return Runs(Dense(values.astype(np.int32)), begin, sizes)
 
 
 def unpack_blocks(
@@ -311,7 +314,8 @@ class BlockDecoder:
         """Return the keys of a page's blocks, too; raises what `decode` raises."""
         blocks = self._blocks.decode(page)
         assert blocks.key is not None
-        return np.asarray(blocks.key.values), list(unpack_blocks(self.schema, blocks))
+        assert isinstance(blocks.key, Dense)
+        return blocks.key.values, list(unpack_blocks(self.schema, blocks))
 
 
 # Returns the column of block i, given its number of records (None: the column determines it).
@@ -339,7 +343,7 @@ def _with_nulls(field: Field, blocks: dict[str, Column], unpack: _Unpack) -> _Un
             return column
         valid = run(i).astype(bool)
         _expect(field, len(valid), len(column) if count is None else count)
-        return replace(column, valid=valid)
+        return column.marked(valid)
 
     return with_nulls
 
@@ -352,7 +356,7 @@ def _object_unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
         for name, inner in inners.items():
             columns[name] = inner(i, count)
             count = len(columns[name])
-        return Column(columns)
+        return Struct(columns)
 
     return unpack
 
@@ -364,7 +368,7 @@ def _dense_unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
 
     def unpack(i: int, count: int | None) -> Column:
         flat = run(i)
-        return Column(flat.reshape(len(flat) // size if count is None else count, *shape))
+        return Dense(flat.reshape(len(flat) // size if count is None else count, *shape))
 
     return unpack
 
@@ -376,9 +380,9 @@ def _runs_unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
 
     def unpack(i: int, count: int | None) -> Column:
         flat = run(i)
-        column = Column.from_offsets(flat, _bounds(field, offsets(i), len(flat)))
+        column = Runs.from_offsets(Dense(flat), _bounds(field, offsets(i), len(flat)))
         if rows is not None:
-            column = Column.from_offsets(column, _bounds(field, rows(i), len(column)))
+            column = Runs.from_offsets(column, _bounds(field, rows(i), len(column)))
         _expect(field, len(column), count)
         return column
 
@@ -387,8 +391,8 @@ def _runs_unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
 
 def _run_of(column: Column) -> Callable[[int], NDArray[Any]]:
     """Return a function that maps i to the values of block i, a view."""
-    assert column.starts is not None and column.lengths is not None
-    values: NDArray[Any] = np.asarray(column.values)
+    assert isinstance(column, Runs)
+    values = column.values
     starts, ends = column.starts.tolist(), (column.starts + column.lengths).tolist()
     return lambda i: values[starts[i] : ends[i]]
 

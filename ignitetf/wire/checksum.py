@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 import ignitetf._core._native as core
 from ignitetf.wire.codes import TypeCode, java_hash_lower
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct
 from ignitetf.wire.datatypes import INTEGERS, TIME_UNIT
 from ignitetf.wire.encoders import as_bytes, ordered_runs
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.schema import Field, Schema
 
 __all__ = [
     "RowHashes",
@@ -158,7 +159,7 @@ def marks_of(schema: Schema, keys: Column) -> NDArray[np.uint64]:
 
     It does not depend on the name of the key.
     """
-    if schema.key.type in INTEGERS and isinstance(keys.values, np.ndarray):
+    if schema.key.type in INTEGERS and isinstance(keys, Dense):
         return keys.values.astype(np.int64).view(np.uint64)
     return batch_hashes(Schema(None, replace(schema.key, name=""), ()), Batch(keys))
 
@@ -173,31 +174,29 @@ def _salted(field: Field, column: Column, known: RowHashes) -> NDArray[np.uint64
 
 
 def _hashes(field: Field, column: Column, known: RowHashes) -> NDArray[np.uint64]:
-    values = column.values
-    if isinstance(values, dict):
+    if isinstance(column, Struct):
         total = np.zeros(len(column), np.uint64)
         for inner in field.fields:
-            total = total + _salted(inner, values[inner.name], known)
+            total = total + _salted(inner, column.fields[inner.name], known)
         return total
-    if column.starts is None:
-        assert isinstance(values, np.ndarray)
-        rows = as_bytes(_canonical(field, values))
+    if isinstance(column, Dense):
+        rows = as_bytes(_canonical(field, column.values))
         found = known.get((rows.ctypes.data, *rows.shape)) if known else None
         return row_hash_rows(rows) if found is None else found
-    assert column.lengths is not None
-    if isinstance(values, Column):
-        return _nested_hashes(field, column, values)
-    flat, starts, lengths = ordered_runs(_canonical(field, values), column.starts, column.lengths)
+    assert isinstance(column, Runs)
+    if not isinstance(column.items, Dense):
+        return _nested_hashes(field, column)
+    values = _canonical(field, column.items.values)
+    flat, starts, lengths = ordered_runs(values, column.starts, column.lengths)
     return row_hash_runs(flat, starts, lengths)
 
 
-def _nested_hashes(field: Field, column: Column, inner: Column) -> NDArray[np.uint64]:
+def _nested_hashes(field: Field, column: Runs) -> NDArray[np.uint64]:
     """Hash each inner object, and then the runs of those hashes."""
-    assert column.starts is not None and column.lengths is not None
     element = Field(field.name, TypeCode.STRING, field.dtype, (), True)
     if field.type is not TypeCode.STRING_ARRAY and field.fields:
         element = field.fields[0]
-    each = _salted(element, inner, {})
+    each = _salted(element, column.items, {})
     flat, starts, lengths = ordered_runs(each, column.starts, column.lengths)
     return row_hash_runs(flat, starts, lengths)
 

@@ -1,4 +1,4 @@
-"""Encodes arrays of objects, collections, maps and enums, as the mirror of `columns`.
+"""Encodes arrays of objects, collections, maps and enums, as the mirror of `decode`.
 
 Batch -> **parts of parts** -> encode -> page of entries
 
@@ -18,9 +18,19 @@ from typing import Final
 import numpy as np
 
 from ignitetf.errors import SchemaError
+from ignitetf.wire.columns import Column, Runs, Struct
 from ignitetf.wire.datatypes import DATA_TYPES, LIST_ELEMENT, Family, family_of
-from ignitetf.wire.encoders import Bytes, FixedPart, Part, Positions, RunsPart, as_bytes, each
-from ignitetf.wire.schema import Column, Field
+from ignitetf.wire.encoders import (
+    Bytes,
+    FixedPart,
+    Part,
+    Positions,
+    RunsPart,
+    as_bytes,
+    dense_values,
+    each,
+)
+from ignitetf.wire.schema import Field
 
 __all__ = ["container_part", "element_field", "enum_part"]
 
@@ -66,16 +76,16 @@ def container_part(field: Field, column: Column, type_id: int, part_of: PartOf) 
 
 def enum_part(field: Field, column: Column, type_id: int) -> Part:
     """Return the part that encodes enums, given by their ordinals."""
-    ordinals = np.asarray(column.values)
+    ordinals = dense_values(column)
     if ordinals.dtype.kind not in "iu" or ordinals.ndim != 1:
         raise SchemaError(f"field {field.name!r}: values are {ordinals.dtype}, expected ordinals")
     return FixedPart(struct.pack("<bi", field.type, type_id), as_bytes(ordinals.astype("<i4")))
 
 
 def _maps(field: Field, column: Column, part_of: PartOf) -> Part:
-    if not isinstance(column.values, dict) or set(column.values) != {f.name for f in field.fields}:
+    if not isinstance(column, Struct) or set(column.fields) != {f.name for f in field.fields}:
         raise SchemaError(f"field {field.name!r}: values are not columns of keys and values")
-    found = [_elements(inner, column.values[inner.name]) for inner in field.fields]
+    found = [_elements(inner, column.fields[inner.name]) for inner in field.fields]
     offsets = found[0][1]
     if not np.array_equal(offsets, found[1][1]):
         raise SchemaError(f"field {field.name!r}: a map has not as many values as keys")
@@ -92,10 +102,9 @@ def _maps(field: Field, column: Column, part_of: PartOf) -> Part:
 
 def _elements(field: Field, column: Column) -> tuple[Column, Positions]:
     """Return all elements as one column, and the bounds of the lists in it."""
-    if column.starts is None:
+    if not isinstance(column, Runs):
         raise SchemaError(f"field {field.name!r}: values are not lists")
-    inner, offsets = column.compact()
-    return inner if isinstance(inner, Column) else Column(inner), offsets
+    return column.compact()
 
 
 def _heads(field: Field, counts: Positions, type_id: int) -> Bytes:

@@ -14,7 +14,7 @@ Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.postWrite`, `BinaryWriterSchem
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from ignitetf.errors import SchemaError
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.checksum import RowHashes, both_hashes, hash_joined, hash_rows, hash_runs
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash_lower
+from ignitetf.wire.columns import Batch, Column, Struct
 from ignitetf.wire.containers import container_part, enum_part
 from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.encoders import (
@@ -39,7 +40,7 @@ from ignitetf.wire.encoders import (
     stored_times,
     value_part,
 )
-from ignitetf.wire.schema import Batch, Column, Field, Schema, schema_id
+from ignitetf.wire.schema import Field, Schema, schema_id
 from ignitetf.wire.zones import Zone
 
 __all__ = ["EncodedPage", "encode_entries", "nested_type_name"]
@@ -209,9 +210,8 @@ def nested_type_name(outer: str | None, field: Field) -> str:
 def _part(field: Field, column: Column, type_name: str | None, zone: Zone) -> Part:
     """The part that encodes a column; `type_name` is the binary type of its objects, if any."""
     if column.valid is not None and not column.valid.all():
-        inner = replace(column, valid=None)[column.valid]
-        return NullablePart(_part(field, inner, type_name, zone), column.valid)
-    column = replace(column, valid=None)
+        return NullablePart(_part(field, column.present(), type_name, zone), column.valid)
+    column = column.marked(None)
     if (family := family_of(field.type)) not in BY_TYPE_NAME:
         return value_part(field, stored_times(field, column, zone))
     name = type_name or field.name
@@ -219,9 +219,9 @@ def _part(field: Field, column: Column, type_name: str | None, zone: Zone) -> Pa
         return enum_part(field, column, java_hash_lower(name))
     if family is not Family.OBJECT:
         return _container(field, column, name, zone)
-    if not isinstance(column.values, dict):
+    if not isinstance(column, Struct):
         raise SchemaError(f"field {field.name!r}: values are not columns of a nested object")
-    return _object(name, field.fields, column.values, len(column), zone)
+    return _object(name, field.fields, column.fields, len(column), zone)
 
 
 def _container(field: Field, column: Column, name: str, zone: Zone) -> Part:

@@ -3,8 +3,7 @@
 Batch -> **parts** -> encode -> page of entries
 
 A part is made from a column and knows the size of each object. It can fill a matrix with rows of
-equal size, or scatter its objects over a flat buffer at given positions. Both write whole columns;
-the only loop over records copies runs of many different lengths (about 0.2 us each).
+equal size, or scatter its objects over a flat buffer at given positions. Both write whole columns.
 
 Source: Apache Ignite 2.17.0, `BinaryWriterExImpl`, `BinaryUtils.doWriteDecimal`.
 """
@@ -23,8 +22,10 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Column, Dense, Runs, in_milliseconds
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_DTYPE, Family, family_of
-from ignitetf.wire.schema import Column, Field
+from ignitetf.wire.runs import copy_runs
+from ignitetf.wire.schema import Field
 from ignitetf.wire.zones import Zone
 
 __all__ = [
@@ -32,9 +33,8 @@ __all__ = [
     "Part",
     "RunsPart",
     "as_bytes",
-    "copy_runs",
+    "dense_values",
     "each",
-    "in_milliseconds",
     "large_runs",
     "ordered_runs",
     "put_rows",
@@ -45,9 +45,6 @@ __all__ = [
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
 
-_NS_PER_MS: Final = 1_000_000
-# Copying a single run costs about 0.25 us, a group of runs of equal length about 5 us.
-_GROUP_COST: Final = 20
 # From this mean size on, values are sent from where they are instead of being copied: two more
 # buffers in a request cost less than the copy.
 LARGE_BYTES: Final = 64 << 10
@@ -152,14 +149,19 @@ class NullablePart:
         self.inner.scatter(out, at[self.valid])
 
 
+def dense_values(column: Column) -> NDArray[Any]:
+    """Return the values of a dense column; those of any other are one array of objects."""
+    return column.values if isinstance(column, Dense) else np.empty((len(column), 0), object)
+
+
 def value_part(field: Field, column: Column) -> Part:
     """Return the part for a column without nulls, except for enums, lists, maps and nested objects.
 
     Raises:
         SchemaError: The column's values do not fit the field.
     """
-    if column.starts is None and isinstance(column.values, np.ndarray) and _is_text(column.values):
-        column = Column.from_bytes([_text(v) for v in column.values.tolist()])
+    if isinstance(column, Dense) and _is_text(column.values):
+        column = Runs.from_bytes([_text(v) for v in column.values.tolist()])
     if (write := _WRITERS.get(family_of(field.type))) is None:
         raise SchemaError(f"field {field.name!r}: {field.type.name} cannot be written")
     return write(field, column)
@@ -190,22 +192,6 @@ def window(data: Bytes, size: int) -> Bytes:
     return np.ndarray((len(data) - size + 1, size), np.uint8, data, 0, (1, 1))
 
 
-def copy_runs(
-    out: Bytes, at: Positions, flat: Bytes, starts: Positions, lengths: Positions
-) -> None:
-    """Copy run i of `flat` to `out[at[i]]`, grouping runs by length if there are few lengths."""
-    kinds = np.unique(lengths)
-    if len(kinds) * _GROUP_COST <= len(lengths):
-        for size in kinds[kinds > 0].tolist():
-            rows = np.flatnonzero(lengths == size)
-            window(out, size)[at[rows]] = window(flat, size)[starts[rows]]
-        return
-    target, source = out.data, flat.data
-    quads = zip(at.tolist(), starts.tolist(), lengths.tolist(), strict=True)
-    for p, q, size in quads:
-        target[p : p + size] = source[q : q + size]
-
-
 def ordered_runs(
     values: NDArray[Any], starts: Positions, lengths: Positions
 ) -> tuple[Bytes, Positions, Positions]:
@@ -228,7 +214,7 @@ def _rising(starts: Positions, lengths: Positions) -> bool:
 
 def _stored(field: Field, column: Column) -> NDArray[Any]:
     """Dense values in the dtype that the wire uses for the field's type."""
-    values = np.asarray(column.values)
+    values = dense_values(column)
     target = (FIXED_DTYPE if field.type in FIXED_DTYPE else ARRAY_ELEMENT)[field.type]
     if target.names is not None:
         if values.dtype.names != target.names:
@@ -244,7 +230,7 @@ def _stored(field: Field, column: Column) -> NDArray[Any]:
 
 def _milliseconds(field: Field, column: Column) -> NDArray[Any]:
     """Values of DATE and TIME, from int64 milliseconds or a NumPy time of any unit."""
-    values = np.asarray(column.values)
+    values = dense_values(column)
     if values.dtype.kind in "mM":
         values = values.astype(f"{values.dtype.kind}8[ms]").view("<i8")
     if values.dtype.kind not in "iu":
@@ -274,12 +260,12 @@ def stored_times(field: Field, column: Column, zone: Zone) -> Column:
         message = f"field {field.name!r}: {error.message}"
         fields = {**error.fields, "field": field.name}
         raise SchemaError(message, hint=error.hint, **fields) from error
-    return Column(stored)
+    return Dense(stored)
 
 
 def _timestamps(field: Field, column: Column) -> NDArray[Any]:
     """Values of TIMESTAMP, from int64 nanoseconds or a NumPy time of any unit."""
-    values = np.asarray(column.values)
+    values = dense_values(column)
     if values.dtype.names is not None:
         return _stored(field, column)
     if values.dtype.kind == "M":
@@ -289,16 +275,9 @@ def _timestamps(field: Field, column: Column) -> NDArray[Any]:
     return in_milliseconds(values.astype("<i8", copy=False))
 
 
-def in_milliseconds(nanoseconds: NDArray[np.int64]) -> NDArray[Any]:
-    """Return nanoseconds since 1970 as TIMESTAMP has them: milliseconds, and the rest."""
-    out = np.empty(len(nanoseconds), FIXED_DTYPE[TypeCode.TIMESTAMP])
-    out["ms"], out["ns"] = np.divmod(nanoseconds, _NS_PER_MS)
-    return out
-
-
 def _uuid_pairs(field: Field, column: Column) -> NDArray[Any]:
     """Values of UUID, from two uint64 per record (high, low) or a structure of them."""
-    values = np.asarray(column.values)
+    values = dense_values(column)
     if values.dtype.names is not None:
         return _stored(field, column)
     if values.dtype != np.uint64 or values.shape[1:] != (2,):
@@ -317,7 +296,7 @@ def _fixed(body: Callable[[Field, Column], NDArray[Any]]) -> Callable[[Field, Co
 
 def _uuids(field: Field, column: Column) -> Part:
     """Write UUIDs given as text or as pairs of numbers."""
-    if column.starts is None:
+    if not isinstance(column, Runs):
         body = as_bytes(_uuid_pairs(field, column))
     else:
         texts = [_uuid(field, text) for text in column.to_bytes()]
@@ -351,7 +330,7 @@ def _array(field: Field, column: Column) -> Part:
 
 def _as_it_is(field: Field, column: Column) -> Part:
     """Write objects given by their own bytes."""
-    if column.starts is None or column.lengths is None or not isinstance(column.values, np.ndarray):
+    if not isinstance(column, Runs) or not isinstance(column.items, Dense):
         raise _misfit(field, "values are not the bytes of objects")
     flat, starts, lengths = ordered_runs(column.values, column.starts, column.lengths)
     return RunsPart(np.empty((len(starts), 0), np.uint8), flat, starts, lengths)
@@ -359,7 +338,7 @@ def _as_it_is(field: Field, column: Column) -> Part:
 
 def _elements(field: Field, column: Column) -> tuple[Positions, Bytes, Positions, Positions]:
     """The number of elements of each record, and its bytes as a run."""
-    if column.starts is None:
+    if not isinstance(column, Runs):
         dtype = ARRAY_ELEMENT.get(field.type)
         if dtype is None or (not field.ragged and column_shape(column) != field.shape):
             raise _misfit(field, f"values have shape {list(column_shape(column))}")
@@ -367,13 +346,12 @@ def _elements(field: Field, column: Column) -> tuple[Positions, Bytes, Positions
         n, width = rows.shape
         lengths = np.full(n, width, np.int64)
         return lengths // dtype.itemsize, rows.reshape(-1), np.arange(n) * width, lengths
-    assert column.lengths is not None
-    if isinstance(column.values, Column | dict):
+    if not isinstance(column.items, Dense):
         raise _misfit(field, "values are nested")
-    values = column.values
+    values = column.items.values
     size = 1
     if field.type in ARRAY_ELEMENT and not (values.dtype == np.uint8 and _is_byte_run(field)):
-        values = _stored(field, Column(values))
+        values = _stored(field, Dense(values))
         size = values.itemsize
     if not field.ragged and field.shape and (column.lengths != field.size).any():
         raise _misfit(field, f"a record has not {field.size} elements")
@@ -383,10 +361,10 @@ def _elements(field: Field, column: Column) -> tuple[Positions, Bytes, Positions
 
 def _decimals(field: Field, column: Column) -> Part:
     """Write decimals given as text: scale, length, magnitude with the sign in its top bit."""
+    if not isinstance(column, Runs):
+        raise _misfit(field, "values are not texts")
     items = [_decimal(field, text) for text in column.to_bytes()]
-    runs = Column.from_bytes(items)
-    assert isinstance(runs.values, np.ndarray) and runs.starts is not None
-    assert runs.lengths is not None
+    runs = Runs.from_bytes(items)
     heads = np.full((len(items), 1), int(field.type), np.uint8)
     return RunsPart(heads, runs.values, runs.starts, runs.lengths)
 
@@ -406,7 +384,7 @@ def _decimal(field: Field, text: bytes) -> bytes:
 
 def column_shape(column: Column) -> tuple[int, ...]:
     """Return the shape of one record of a dense column."""
-    return tuple(np.asarray(column.values).shape[1:])
+    return tuple(dense_values(column).shape[1:])
 
 
 def _is_byte_run(field: Field) -> bool:

@@ -16,8 +16,9 @@ import numpy as np
 
 from ignitetf.errors import SchemaError
 from ignitetf.wire.codes import BinaryFlag, TypeCode
-from ignitetf.wire.columns import decode_column
+from ignitetf.wire.columns import Column
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, DATA_TYPES, LIST_ELEMENT, Family, types_of
+from ignitetf.wire.decode import decode_column
 from ignitetf.wire.frames import Page
 from ignitetf.wire.meaning import described, is_raw, meant, type_code
 from ignitetf.wire.objects import (
@@ -30,7 +31,7 @@ from ignitetf.wire.objects import (
     gather,
     headers,
 )
-from ignitetf.wire.schema import BYTES, Column, Field, Schema
+from ignitetf.wire.schema import BYTES, Field, Schema
 from ignitetf.wire.types import BinaryType, TypeRegistry, unregistered_name
 
 __all__ = [

@@ -22,8 +22,8 @@ import numpy as np
 
 from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.codes import BinaryFlag, TypeCode
-from ignitetf.wire.columns import decode_column
 from ignitetf.wire.datatypes import Family, family_of
+from ignitetf.wire.decode import decode_column
 from ignitetf.wire.meaning import described, is_raw, meant, type_code, type_codes
 from ignitetf.wire.objects import Bytes, Positions, field_positions, find_elements, gather, headers
 from ignitetf.wire.sql_arrays import Kind, Values, readable_field

@@ -1,10 +1,9 @@
-"""The data model of records, shared by loading and reading: `Field`, `Schema`, `Column`, `Batch`.
+"""`Field` and `Schema`: what records are, shared by loading and reading.
 
-source -> **Batch** -> encoder -> cache -> page -> decoder -> **Batch** -> tensors
+datatypes -> **schema** -> decode, encode
 
 A `Schema` defines how the records of a cache are stored (type codes, field order) and what they are
-in training (shape, dtype). A `Column` is one field of many records. Nothing here opens a
-socket or knows TensorFlow.
+in training (shape, dtype).
 
 Source of the ids: Apache Ignite 2.17.0, `BinaryBasicIdMapper` and `BinaryUtils.updateSchemaId`.
 """
@@ -13,20 +12,18 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.wire.codes import TypeCode, java_hash_lower
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, BYTES, DATA_TYPES, LIST_ELEMENT, Family
-from ignitetf.wire.texts import bytes_of
 from ignitetf.wire.zones import UTC, Zone
 
-__all__ = ["BYTES", "Batch", "Column", "Field", "Schema", "Shape", "field_for", "is_identifier"]
+__all__ = ["BYTES", "Field", "Schema", "Shape", "field_for", "is_identifier"]
 
 Shape = tuple[int | None, ...]
 
@@ -271,149 +268,3 @@ def schema_id(fields: tuple[Field, ...]) -> int:
         for byte in (item.field_id & 0xFFFFFFFF).to_bytes(4, "little"):
             value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value
-
-
-def _is_positions(index: Any) -> bool:
-    return isinstance(index, np.ndarray) and index.dtype.kind == "i"
-
-
-@dataclass(frozen=True)
-class Column:
-    """One field of n records.
-
-    Three layouts:
-    - dense: `values` is an array `[n, *shape]`, `starts` and `lengths` are None;
-    - runs: record i is `values[starts[i] : starts[i] + lengths[i]]`; `values` is a flat array
-      (uint8 for strings and blobs), or a Column for nested runs. Runs may lie apart (a view
-      into a page) and need not be in order;
-    - object: `values` maps field names to columns of n records each.
-
-    `valid` is a bool array [n], False for nulls; None means that there are no nulls. Objects
-    without fields always have it, since nothing else determines their number.
-    """
-
-    values: NDArray[Any] | Column | dict[str, Column]
-    starts: NDArray[np.int64] | None = None
-    lengths: NDArray[np.int64] | None = None
-    valid: NDArray[np.bool_] | None = None
-
-    def __len__(self) -> int:
-        """Number of records."""
-        if self.starts is not None:
-            return len(self.starts)
-        if isinstance(self.values, dict):
-            if self.values:
-                return len(next(iter(self.values.values())))
-            return 0 if self.valid is None else len(self.valid)
-        return len(self.values)
-
-    @classmethod
-    def from_offsets(
-        cls,
-        values: NDArray[Any] | Column,
-        offsets: NDArray[np.int64],
-        valid: NDArray[np.bool_] | None = None,
-    ) -> Column:
-        """Make a column of adjacent runs: record i is `values[offsets[i] : offsets[i + 1]]`."""
-        offsets = np.asarray(offsets, np.int64)
-        return cls(values, offsets[:-1], np.diff(offsets), valid)
-
-    @classmethod
-    def from_bytes(cls, items: list[bytes] | list[bytes | None]) -> Column:
-        """Make a column from a list of byte strings, with None for a null."""
-        lengths = np.fromiter((len(b) if b is not None else 0 for b in items), np.int64, len(items))
-        offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-        flat = np.frombuffer(b"".join(b for b in items if b is not None), np.uint8)
-        valid = None
-        if any(b is None for b in items):
-            valid = np.fromiter((b is not None for b in items), np.bool_, len(items))
-        return cls(flat, offsets[:-1], lengths, valid)
-
-    def to_objects(self) -> NDArray[Any]:
-        """Return a copy of each record as `bytes`, b"" for a null, as an object array [n].
-
-        Only for runs of bytes.
-        """
-        assert isinstance(self.values, np.ndarray)
-        assert self.starts is not None and self.lengths is not None
-        flat = np.ascontiguousarray(self.values).view(np.uint8)
-        return bytes_of(flat, self.starts, self.lengths)
-
-    def to_bytes(self) -> list[bytes]:
-        """Return what `to_objects` does, as a list."""
-        found: list[bytes] = self.to_objects().tolist()
-        return found
-
-    def compact(self) -> tuple[NDArray[Any] | Column, NDArray[np.int64]]:
-        """Return values in order without gaps, copied only if needed, and offsets [n + 1]."""
-        assert self.starts is not None and self.lengths is not None
-        assert not isinstance(self.values, dict)
-        offsets = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
-        n = len(self.starts)
-        if n == 0:
-            return self.values[:0], offsets
-        first = int(self.starts[0])
-        if np.array_equal(self.starts, offsets[:-1] + first):
-            return self.values[first : first + int(offsets[-1])], offsets
-        index = np.repeat(self.starts - offsets[:-1], self.lengths) + np.arange(offsets[-1])
-        return self.values[index], offsets
-
-    def __getitem__(self, index: Any) -> Column:
-        """Return the records of a slice (as a view) or an index array."""
-        valid = None if self.valid is None else self.valid[index]
-        if self.starts is not None and self.lengths is not None:
-            return Column(self.values, self.starts[index], self.lengths[index], valid)
-        if isinstance(self.values, dict):
-            return Column({k: v[index] for k, v in self.values.items()}, valid=valid)
-        if isinstance(self.values, np.ndarray) and _is_positions(index):
-            # A third faster than indexing for rows of a few hundred bytes.
-            return Column(self.values.take(index, axis=0), valid=valid)
-        return Column(self.values[index], valid=valid)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the records' values (runs count their own length, not their buffer)."""
-        if self.lengths is not None:
-            if isinstance(self.values, np.ndarray):
-                return int(self.lengths.sum()) * self.values.itemsize
-            assert isinstance(self.values, Column)
-            inner = len(self.values)
-            return self.values.nbytes * int(self.lengths.sum()) // inner if inner else 0
-        if isinstance(self.values, dict):
-            return sum(c.nbytes for c in self.values.values())
-        return self.values.nbytes
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Columns of the same records: what sources yield, the encoder takes and the decoder returns.
-
-    Attributes:
-        key: The keys; None in a source that leaves them to the loader.
-        columns: The value's fields by name; may be a subset of the schema's fields.
-    """
-
-    key: Column | None
-    columns: dict[str, Column] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        """Number of records."""
-        if self.key is not None:
-            return len(self.key)
-        return len(next(iter(self.columns.values()))) if self.columns else 0
-
-    def __getitem__(self, index: Any) -> Batch:
-        """Return the records of a slice or an index array."""
-        key = None if self.key is None else self.key[index]
-        return Batch(key, {name: c[index] for name, c in self.columns.items()})
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all values, keys included."""
-        own = 0 if self.key is None else self.key.nbytes
-        return own + sum(c.nbytes for c in self.columns.values())
-
-    def slices(self, rows: int) -> Iterator[Batch]:
-        """Yield this batch in pieces of at most `rows` records, as views."""
-        for start in range(0, len(self), rows):
-            yield self[start : start + rows]

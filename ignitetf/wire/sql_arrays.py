@@ -26,21 +26,22 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
 from ignitetf.wire.answers import text_of
+from ignitetf.wire.arrow import array_of
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.columns import decode_column
-from ignitetf.wire.concat import bytes_array, list_array
+from ignitetf.wire.columns import Column, Dense, Runs, concat_columns
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, DATA_TYPES, Family, family_of
+from ignitetf.wire.decode import decode_column
 from ignitetf.wire.infer import scalar_dtype
 from ignitetf.wire.meaning import meant, type_codes
 from ignitetf.wire.objects import Bytes, Positions
-from ignitetf.wire.schema import BYTES, Column, Field
+from ignitetf.wire.schema import BYTES, Field
 from ignitetf.wire.types import TypeRegistry
 
 __all__ = [
@@ -53,12 +54,15 @@ __all__ = [
     "joined_numpy",
     "readable_field",
     "sampled",
-    "sql_form",
     "taken",
 ]
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
+_DAY_MS: Final = 86_400_000
+
+Marks = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -115,14 +119,6 @@ class Values:
         objects = None if self.objects is None else self.objects[:count]
         return Values(self.kind, column, min(count, self.count), objects)
 
-    def compact(self) -> Values:
-        """Return them with texts that follow one another, so that their page can be given up."""
-        if self.column is None or self.column.starts is None:
-            return self
-        values, offsets = self.column.compact()
-        column = Column(values, offsets[:-1], self.column.lengths, self.column.valid)
-        return Values(self.kind, column, self.count)
-
     def to_python(self) -> list[Any]:
         """Return them as Python objects, None for a null.
 
@@ -134,17 +130,13 @@ class Values:
         if self.kind is None or self.column is None:
             return [None] * self.count
         try:
-            found = _PYTHON[sql_form(self.kind)](self.column)
+            found = _form(self.kind).python(self.column)
         except OverflowError as error:
             raise SchemaError(
                 f"the result has a date that datetime cannot hold: {error}",
                 hint="CAST it to VARCHAR, or take columns of NumPy or Arrow (ignitetf.dbapi)",
             ) from error
-        if self.column.valid is None:
-            return found
-        return [
-            v if there else None for v, there in zip(found, self.column.valid.tolist(), strict=True)
-        ]
+        return _with_nulls(found, self.column)
 
 
 class Unreadable(Exception):
@@ -189,39 +181,23 @@ def _field(code: TypeCode) -> Field:
     return Field("column", code, dtype, (), True)
 
 
-def sql_form(kind: Kind) -> str:
-    """Return which conversions a column takes: the name of its family, or one of a few others."""
-    if kind.is_day:
-        return "day"
-    if kind.code == TypeCode.CHAR:
-        return "char"
-    if kind.code == TypeCode.TIME:
-        return "time"
-    if kind.code == TypeCode.BYTE_ARRAY:
-        return "blob"
-    return family_of(kind.code).name
-
-
-_READABLE: Final = frozenset(
-    int(code)
-    for code in TypeCode
-    if family_of(code)
-    in (Family.NUMBER, Family.MILLISECONDS, Family.TIMESTAMP, Family.UUID, Family.TEXT, Family.DECIMAL)
-) | {*map(int, ARRAY_ELEMENT), int(TypeCode.STRING_ARRAY)}  # fmt: skip
-
-
-# As Python objects
+# Values in each form of Python, NumPy and Arrow
 
 
 def _array(column: Column) -> NDArray[Any]:
-    assert isinstance(column.values, np.ndarray)
+    assert isinstance(column, Dense)
     return column.values
 
 
+def _runs(column: Column) -> tuple[Column, list[int]]:
+    assert isinstance(column, Runs)
+    items, offsets = column.compact()
+    return items, offsets.tolist()
+
+
 def _texts(column: Column) -> list[Any]:
-    values, offsets = column.compact()
-    assert isinstance(values, np.ndarray)
-    joined, places = values.tobytes(), offsets.tolist()
+    items, places = _runs(column)
+    joined = _array(items).tobytes()
     if joined.isascii():
         # A piece of one text costs a quarter of a text made from bytes.
         text = joined.decode("ascii")
@@ -229,49 +205,123 @@ def _texts(column: Column) -> list[Any]:
     return [text_of(joined[p:q]) for p, q in itertools.pairwise(places)]
 
 
-def _arrays(column: Column) -> list[Any]:
-    values, offsets = column.compact()
-    assert isinstance(values, np.ndarray)
-    items = values.tolist()
-    return [items[p:q] for p, q in itertools.pairwise(offsets.tolist())]
+def _blobs(column: Column) -> list[Any]:
+    assert isinstance(column, Runs)
+    return column.to_bytes()
 
 
-def _lists(column: Column) -> list[Any]:
-    texts, offsets = column.compact()
-    assert isinstance(texts, Column)
-    items = _texts(texts)
-    if texts.valid is not None:
-        items = [v if there else None for v, there in zip(items, texts.valid, strict=True)]
-    return [items[p:q] for p, q in itertools.pairwise(offsets.tolist())]
+def _lists(of: Callable[[Column], list[Any]]) -> Callable[[Column], list[Any]]:
+    def read(column: Column) -> list[Any]:
+        items, places = _runs(column)
+        values = _with_nulls(of(items), items)
+        return [values[p:q] for p, q in itertools.pairwise(places)]
+
+    return read
 
 
-def _microseconds(column: Column) -> list[Any]:
-    return [_EPOCH + us * _MICROSECOND for us in _array(column).tolist()]
+def _with_nulls(values: list[Any], column: Column) -> list[Any]:
+    if column.valid is None:
+        return values
+    return [v if there else None for v, there in zip(values, column.valid.tolist(), strict=True)]
 
 
-def _milliseconds(column: Column) -> list[Any]:
-    return [_EPOCH + datetime.timedelta(milliseconds=ms) for ms in _array(column).tolist()]
+def _numbers(column: Column) -> list[Any]:
+    found: list[Any] = _array(column).tolist()
+    return found
+
+
+def _moments_in(unit: datetime.timedelta) -> Callable[[Column], list[Any]]:
+    return lambda column: [_EPOCH + number * unit for number in _numbers(column)]
+
+
+def _days(column: Column) -> list[Any]:
+    return [(_EPOCH + number * _MILLISECOND).date() for number in _numbers(column)]
 
 
 def _times(column: Column) -> list[Any]:
-    return [(_EPOCH + datetime.timedelta(milliseconds=ms % 86_400_000)).time()
-            for ms in _array(column).tolist()]  # fmt: skip
+    return [(_EPOCH + number % _DAY_MS * _MILLISECOND).time() for number in _numbers(column)]
 
 
-_PYTHON: Final[dict[str, Callable[[Column], list[Any]]]] = {
-    "NUMBER": lambda column: _array(column).tolist(),
-    "char": lambda column: [chr(unit) for unit in _array(column).tolist()],
-    "TEXT": _texts,
-    "blob": Column.to_bytes,
-    "ARRAY": _arrays,
-    "LIST": _lists,
-    "UUID": lambda column: [uuid.UUID(text) if text else None for text in _texts(column)],
-    "DECIMAL": lambda column: [Decimal(text) if text else None for text in _texts(column)],
-    "day": lambda column: [found.date() for found in _milliseconds(column)],
-    "time": _times,
-    "MILLISECONDS": _milliseconds,
-    "TIMESTAMP": _microseconds,
-}
+def _chars(column: Column) -> list[Any]:
+    return [chr(unit) for unit in _numbers(column)]
+
+
+class _Form(NamedTuple):
+    """What a column of values of one form becomes.
+
+    Attributes:
+        python: Makes a list of them.
+        numpy: Makes an array of the values of all pages, and of which are missing; None for objects.
+        arrow: Makes their Arrow type; None if only the values tell it.
+    """
+
+    python: Callable[[Column], list[Any]]
+    numpy: Callable[[NDArray[Any], Marks], NDArray[Any]] | None = None
+    arrow: Callable[[Any, Column], Any] | None = None
+
+
+def _numbers_in_numpy(values: NDArray[Any], missing: Marks) -> NDArray[Any]:
+    if not missing.any():
+        return values
+    found = values.astype(object if values.dtype == bool else np.float64)
+    found[missing] = None  # NaN, in floats
+    return found
+
+
+def _times_in_numpy(stored: str, shown: str) -> Callable[[NDArray[Any], Marks], NDArray[Any]]:
+    def convert(values: NDArray[Any], missing: Marks) -> NDArray[Any]:
+        found = values.astype(np.int64).view(stored)
+        found[missing] = "NaT"
+        return found.astype(shown)
+
+    return convert
+
+
+def _number_type(pa: Any, column: Column) -> Any:
+    return pa.from_numpy_dtype(_array(column).dtype)
+
+
+def _text_type(pa: Any, column: Column) -> Any:
+    return pa.large_string()
+
+
+def _list_type(of: Callable[[Any, Column], Any]) -> Callable[[Any, Column], Any]:
+    def kind(pa: Any, column: Column) -> Any:
+        assert isinstance(column, Runs)
+        return pa.large_list(of(pa, column.items))
+
+    return kind
+
+
+_OTHER: Final = _Form(lambda column: [])
+# By the name of the SQL type, else by family.
+_FORMS: Final[dict[Family | str, _Form]] = {
+    Family.NUMBER: _Form(_numbers, _numbers_in_numpy, _number_type),
+    Family.TEXT: _Form(_texts, arrow=_text_type),
+    Family.UUID: _Form(lambda column: [uuid.UUID(text) if text else None for text in _texts(column)],
+                       arrow=_text_type),
+    Family.DECIMAL: _Form(lambda column: [Decimal(text) if text else None for text in _texts(column)]),
+    Family.ARRAY: _Form(_lists(_numbers), arrow=_list_type(_number_type)),
+    Family.LIST: _Form(_lists(_texts), arrow=_list_type(_text_type)),
+    Family.MILLISECONDS: _Form(_moments_in(_MILLISECOND), _times_in_numpy("M8[ms]", "M8[us]"),
+                               lambda pa, _: pa.timestamp("us")),
+    Family.TIMESTAMP: _Form(_moments_in(_MICROSECOND), _times_in_numpy("M8[us]", "M8[us]"),
+                            lambda pa, _: pa.timestamp("us")),
+    "VARBINARY": _Form(_blobs, arrow=lambda pa, _: pa.large_binary()),
+    "DATE": _Form(_days, _times_in_numpy("M8[ms]", "M8[D]"), lambda pa, _: pa.date32()),
+    "CHAR": _Form(_chars, arrow=_text_type),
+    "TIME": _Form(_times, _times_in_numpy("m8[ms]", "m8[ms]"), lambda pa, _: pa.time32("ms")),
+}  # fmt: skip
+_READABLE: Final = frozenset(
+    int(code)
+    for code in TypeCode
+    if family_of(code) in (_FORMS.keys() - {Family.LIST}) or code is TypeCode.STRING_ARRAY
+)
+
+
+def _form(kind: Kind) -> _Form:
+    """Return what values of a kind become."""
+    return _FORMS.get(kind.sql) or _FORMS.get(family_of(kind.code), _OTHER)
 
 
 # So much is looked at for the type of a column that begins with nulls.
@@ -285,49 +335,16 @@ _TYPED_BYTES: Final = 16 << 20
 def joined_numpy(parts: list[Values]) -> NDArray[Any]:
     """Return the values of all pages of a column as one array."""
     kind = _only_kind(parts)
-    form = None if kind is None else sql_form(kind)
-    if form not in ("NUMBER", "day", "time", "MILLISECONDS", "TIMESTAMP"):
+    convert = None if kind is None else _form(kind).numpy
+    if convert is None:
         count = sum(part.count for part in parts)
         # One by one, as lists of one length would become another dimension.
         return np.fromiter((v for part in parts for v in part.to_python()), object, count)
-    values = np.concatenate([_numbers_of(part, form) for part in parts])
-    missing = np.concatenate([_missing(part) for part in parts])
-    if form == "NUMBER":
-        if not missing.any():
-            return values
-        if values.dtype == bool:
-            out = values.astype(object)
-            out[missing] = None
-            return out
-        out = values.astype(np.float64)
-        out[missing] = np.nan
-        return out
-    unit = {"day": "M8[ms]", "MILLISECONDS": "M8[ms]", "time": "m8[ms]", "TIMESTAMP": "M8[us]"}[
-        form
-    ]
-    out = values.astype(np.int64).view(unit)
-    out[missing] = "NaT"
-    return (
-        out.astype("M8[D]")
-        if form == "day"
-        else out.astype("M8[us]")
-        if form == "MILLISECONDS"
-        else out
-    )
-
-
-def _numbers_of(part: Values, form: str) -> NDArray[Any]:
-    if part.column is None:
-        return np.zeros(part.count, np.int8 if form == "NUMBER" else np.int64)
-    return _array(part.column)
-
-
-def _missing(part: Values) -> NDArray[np.bool_]:
-    if part.column is None:
-        return np.ones(part.count, np.bool_)
-    if part.column.valid is None:
-        return np.zeros(part.count, np.bool_)
-    return ~part.column.valid
+    dtype = next(_array(part.column).dtype for part in parts if part.column is not None)
+    nothing = [Dense(np.zeros(part.count, dtype), np.zeros(part.count, np.bool_)) for part in parts]
+    whole = concat_columns([p.column or none for p, none in zip(parts, nothing, strict=True)])
+    missing = np.zeros(len(whole), np.bool_) if whole.valid is None else ~whole.valid
+    return convert(_array(whole), missing)
 
 
 def _only_kind(parts: list[Values]) -> Kind | None:
@@ -346,7 +363,7 @@ def joined_arrow(pa: Any, parts: list[Values]) -> Any:
     kind = _only_kind(parts)
     if kind is None:
         return pa.chunked_array([pa.nulls(sum(part.count for part in parts))])
-    if _by_value(kind):
+    if _form(kind).arrow is None:
         # Together, since one type (precision and scale) has to fit all of them.
         try:
             return pa.chunked_array([pa.array(_plain(v) for p in parts for v in p.to_python())])
@@ -439,11 +456,6 @@ def _fitting(pa: Any, name: str, row: int) -> Iterator[None]:
         ) from error
 
 
-def _by_value(kind: Kind) -> bool:
-    """Whether an array is made of Python's objects, whose values decide on the type."""
-    return sql_form(kind) in ("DECIMAL", "OBJECT")
-
-
 def _plain(value: Any) -> Any:
     """Return a value that pyarrow takes."""
     if isinstance(value, uuid.UUID):
@@ -460,11 +472,12 @@ def _plain(value: Any) -> Any:
 def _arrow_type(pa: Any, parts: list[Values]) -> Any:
     """Return the Arrow type of the values of a column, of which one is there."""
     found = [part for part in parts if part.kind is not None]
-    kind = found[0].kind
+    kind, column = found[0].kind, found[0].column
     assert kind is not None
-    if _by_value(kind):
+    make = _form(kind).arrow
+    if make is None or column is None:
         return pa.array([_plain(v) for part in found for v in part.to_python()]).type
-    return _stored(pa, kind, found[0].first(0)).type
+    return make(pa, column)
 
 
 def _fixed_type(pa: Any, arrow_type: Any) -> Any:
@@ -477,34 +490,10 @@ def _fixed_type(pa: Any, arrow_type: Any) -> Any:
 def _arrow(pa: Any, part: Values, kind: Kind | None, arrow_type: Any) -> Any:
     if part.kind is None:
         return pa.nulls(part.count, arrow_type)
-    if part.kind != kind or _by_value(part.kind):
+    column = part.column
+    has_form = _form(part.kind).arrow is not None and part.kind.code is not TypeCode.CHAR
+    if column is None or part.kind != kind or not has_form:
         return pa.array([_plain(v) for v in part.to_python()], arrow_type)
-    return _stored(pa, part.kind, part)
-
-
-def _stored(pa: Any, kind: Kind, part: Values) -> Any:
-    """Return values in their stored form as an array."""
-    form, column = sql_form(kind), part.column
-    assert column is not None
-    missing = None if column.valid is None else ~column.valid
-    if form in ("TEXT", "UUID", "blob"):
-        return bytes_array(pa, column, pa.large_binary() if form == "blob" else pa.large_string())
-    if form == "char":
-        return pa.array(part.to_python(), pa.large_string())
-    if form == "LIST":
-        texts, offsets = column.compact()
-        assert isinstance(texts, Column)
-        return list_array(pa, bytes_array(pa, texts, pa.large_string()), offsets, column.valid)
-    if form == "ARRAY":
-        values, offsets = column.compact()
-        return list_array(pa, pa.array(values), offsets, column.valid)
-    array = _array(column)
-    if form == "NUMBER":
-        return pa.array(array, mask=missing)
-    if form == "day":
-        days = (array.astype("i8") // 86_400_000).astype(np.int32)
-        return pa.array(days, pa.int32(), mask=missing).cast(pa.date32())
-    if form == "time":
-        return pa.array(array.astype(np.int32), pa.int32(), mask=missing).cast(pa.time32("ms"))
-    us = array if form == "TIMESTAMP" else array * 1000
-    return pa.array(us.view("M8[us]"), pa.timestamp("us"), mask=missing)
+    if family_of(part.kind.code) is Family.MILLISECONDS and pa.types.is_timestamp(arrow_type):
+        column = Dense(_array(column) * 1000, column.valid)
+    return array_of(pa, column, arrow_type)

@@ -79,7 +79,8 @@ def fill(client, name, rows):
     from ignitetf import load_dataset
     from ignitetf.load.sources import open_source
     from ignitetf.wire.codes import TypeCode
-    from ignitetf.wire.schema import Batch, Column, Field, Schema
+    from ignitetf.wire.columns import Batch, Dense
+    from ignitetf.wire.schema import Field, Schema
 
     key = Field("key", TypeCode.LONG, np.dtype("<i8"))
     image = Field("IMAGE", TypeCode.BYTE_ARRAY, np.dtype("u1"), (ROW_BYTES,))
@@ -89,7 +90,7 @@ def fill(client, name, rows):
     def batches():
         for first in range(0, rows, len(pixels)):
             keys = np.arange(first, min(first + len(pixels), rows), dtype=np.int64)
-            yield Batch(Column(keys), {"IMAGE": Column(pixels[: len(keys)])})
+            yield Batch(Dense(keys), {"IMAGE": Dense(pixels[: len(keys)])})
 
     source = open_source("records", batches, schema=schema, rows=rows, fingerprint=name)
     load_dataset(source, name, client=client, partitions=PARTITIONS)

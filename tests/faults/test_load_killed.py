@@ -150,14 +150,15 @@ def test_a_load_that_is_given_up_takes_no_node_along(client, cache_name):
     from ignitetf.tables.removal import drop_cache
     from ignitetf.tables.spec import CacheSpec
     from ignitetf.wire.codes import TypeCode
-    from ignitetf.wire.schema import Batch, Column, Field, Schema
+    from ignitetf.wire.columns import Batch, Dense
+    from ignitetf.wire.schema import Field, Schema
 
     schema = Schema(
         f"{cache_name}_V",
         Field("key", TypeCode.LONG, np.dtype("<i8")),
         (Field("X", TypeCode.LONG, np.dtype("<i8")),),
     )
-    rows = Batch(Column(np.arange(50_000)), {"X": Column(np.arange(50_000))})
+    rows = Batch(Dense(np.arange(50_000)), {"X": Dense(np.arange(50_000))})
     register_types(client, schema)
     for streamer in (True, False) * 4:
         create_cache(client, CacheSpec(cache_name, partitions=8))

@@ -17,7 +17,7 @@ from ignitetf.net.client import connect
 from ignitetf.tables import lease
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.wire.checksum import checksum
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.columns import Batch, Dense
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow]
 ROWS = 40_000
@@ -32,8 +32,8 @@ def arrays():
 
 
 def expected_checksum(schema):
-    columns = {name: Column(values) for name, values in arrays().items()}
-    return f"{checksum(schema, Batch(Column(np.arange(ROWS)), columns)):016x}"
+    columns = {name: Dense(values) for name, values in arrays().items()}
+    return f"{checksum(schema, Batch(Dense(np.arange(ROWS)), columns)):016x}"
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from ignitetf.tables.describe import list_caches
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.columns import Batch, Dense
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS, PARTITIONS = 40_000, 16
@@ -34,8 +35,8 @@ def arrays():
 
 
 def expected(schema):
-    columns = {name: Column(values) for name, values in arrays().items()}
-    return f"{checksum(schema, Batch(Column(np.arange(ROWS)), columns)):016x}"
+    columns = {name: Dense(values) for name, values in arrays().items()}
+    return f"{checksum(schema, Batch(Dense(np.arange(ROWS)), columns)):016x}"
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def test_rows_go_to_the_nodes_that_own_them(cluster):
         assert manifest.checksum == expected(manifest.schema)
         route = find_route(client, "ROUTED", manifest.schema)
         assert set(route.nodes) == {node.node_id for node in client.nodes()}
-        rows = Batch(Column(np.arange(1000)), {"N": Column(np.arange(1000))})
+        rows = Batch(Dense(np.arange(1000)), {"N": Dense(np.arange(1000))})
         owner = client.partition_map("ROUTED").owner
         parts = route.split(rows)
         assert sorted(np.concatenate([part.key.values for _, part in parts])) == list(range(1000))

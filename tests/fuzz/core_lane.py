@@ -16,7 +16,7 @@ from ignitetf._core import UNIT, Event, Landing, Lane
 from ignitetf.errors import SchemaError
 from ignitetf.read.landing import Left, RowLayout
 from ignitetf.wire.codes import OpCode, TypeCode
-from ignitetf.wire.columns import Decoder
+from ignitetf.wire.decode import Decoder
 from ignitetf.wire.frames import Page, read_page
 from ignitetf.wire.objects import object_end
 from ignitetf.wire.types import UnknownType

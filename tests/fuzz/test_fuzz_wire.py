@@ -15,11 +15,12 @@ from ignitetf.errors import ConfigError, SchemaError, WireError
 from ignitetf.net.pyclient import check_answer
 from ignitetf.wire.blocks import BlockDecoder, block_schema, pack_blocks
 from ignitetf.wire.codes import OpCode, TypeCode
-from ignitetf.wire.columns import Decoder
+from ignitetf.wire.columns import Batch, Dense, Runs, Struct
+from ignitetf.wire.decode import Decoder
 from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.frames import Page, read_first_page, read_first_sql_page, read_page
 from ignitetf.wire.infer import Evidence, infer_schema, observe_page
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
+from ignitetf.wire.schema import BYTES, Field, Schema, field_for
 from ignitetf.wire.types import (
     BinaryType,
     TypeRegistry,
@@ -67,20 +68,20 @@ def large_rows(rng):
         field_for("Z", np.dtype("<f8")),
     ]
     columns = {
-        "A": Column(draw.integers(0, 99, n).astype("<i4")),
-        "IMAGE": Column(draw.integers(0, 99, (n, LARGE_BYTES)).astype("u1")),
-        "NAME": Column.from_bytes([None if rng.random() < 0.3 else b"n" * rng.randrange(9) for _ in range(n)]),
-        "BLOB": Column.from_bytes([rng.randbytes(LARGE_BYTES + rng.randrange(9)) for _ in range(n)]),
-        "Z": Column(draw.random(n)),
+        "A": Dense(draw.integers(0, 99, n).astype("<i4")),
+        "IMAGE": Dense(draw.integers(0, 99, (n, LARGE_BYTES)).astype("u1")),
+        "NAME": Runs.from_bytes([None if rng.random() < 0.3 else b"n" * rng.randrange(9) for _ in range(n)]),
+        "BLOB": Runs.from_bytes([rng.randbytes(LARGE_BYTES + rng.randrange(9)) for _ in range(n)]),
+        "Z": Dense(draw.random(n)),
     }  # fmt: skip
     kept = rng.sample(fields, rng.randint(2, 5))
     if rng.random() < 0.5:  # a footer that is longer than what stands before a value
-        more = {f"Z{i}": Column(draw.integers(0, 99, n).astype("<i4")) for i in range(200)}
+        more = {f"Z{i}": Dense(draw.integers(0, 99, n).astype("<i4")) for i in range(200)}
         kept, columns = kept + [field_for(name, np.dtype("<i4")) for name in more], columns | more
     kept += [f for f in fields[1:2] if not {"IMAGE", "BLOB"} & {k.name for k in kept}]
     key = Field("key", TypeCode.LONG, np.dtype("<i8"))
     schema = Schema("Large", key, tuple(sorted(kept, key=lambda f: f.name)))
-    keys = Column(draw.integers(-99, 99, n))
+    keys = Dense(draw.integers(-99, 99, n))
     return schema, Batch(keys, {f.name: columns[f.name] for f in schema.fields})
 
 
@@ -94,29 +95,29 @@ def generated(rng):
         if kind == 0:
             dtype = np.dtype(rng.choice(["u1", "<i2", "<i4", "<i8", "<f4", "<f8"]))
             fields.append(field_for(name, dtype))
-            columns[name] = Column(draw.integers(0, 99, n).astype(dtype))
+            columns[name] = Dense(draw.integers(0, 99, n).astype(dtype))
         elif kind == 1:
             dtype = np.dtype(rng.choice(["u1", "<i4", "<f8"]))
             shape = (rng.randint(1, 4), rng.randint(1, 3))
             fields.append(field_for(name, dtype, shape))
-            columns[name] = Column(draw.integers(0, 99, (n, *shape)).astype(dtype))
+            columns[name] = Dense(draw.integers(0, 99, (n, *shape)).astype(dtype))
         elif kind == 2:
             values = [
                 None if rng.random() < 0.2 else rng.randbytes(rng.randrange(9)) for _ in range(n)
             ]
             fields.append(Field(name, TypeCode.BYTE_ARRAY, BYTES, (), True))
-            columns[name] = Column.from_bytes(values)
+            columns[name] = Runs.from_bytes(values)
         elif kind == 3:
             fields.append(Field(name, TypeCode.STRING, BYTES))
-            columns[name] = Column.from_bytes([b"text" * rng.randrange(4) for _ in range(n)])
+            columns[name] = Runs.from_bytes([b"text" * rng.randrange(4) for _ in range(n)])
         else:
             counts = draw.integers(0, 5, n)
             offsets = np.concatenate(([0], np.cumsum(counts)))
             flat = draw.integers(0, 99, int(offsets[-1])).astype("<i4")
             fields.append(field_for(name, np.dtype("<i4"), (None,)))
-            columns[name] = Column.from_offsets(flat, offsets)
+            columns[name] = Runs.from_offsets(Dense(flat), offsets)
     schema = Schema("Fuzzed", KEY, tuple(fields))
-    batch = Batch(Column(draw.integers(-99, 99, n)), columns)
+    batch = Batch(Dense(draw.integers(-99, 99, n)), columns)
     return schema, registry_of(schema), answer_of(schema, batch)
 
 
@@ -150,16 +151,17 @@ def captured():
 
 def texts(column):
     """Everything of a column, looked at: comparable, with None for nulls."""
-    if isinstance(column.values, dict):
-        parts = {name: texts(c) for name, c in column.values.items()}
+    if isinstance(column, Struct):
+        parts = {name: texts(c) for name, c in column.fields.items()}
         rows = [tuple(p[i] for p in parts.values()) for i in range(len(column))]
-    elif column.starts is None:
+    elif isinstance(column, Dense):
         rows = [np.asarray(v).tobytes() for v in column.values]
     else:
         assert len(column.starts) == len(column.lengths)
         assert (column.lengths >= 0).all()
-        values, offsets = column.compact()
-        inner = texts(values) if isinstance(values, Column) else values
+        items, offsets = column.compact()
+        nested = not isinstance(items, Dense) or items.valid is not None
+        inner = texts(items) if nested else items.values
         assert int(offsets[-1]) == len(inner)
         pairs = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
         rows = [
@@ -261,11 +263,11 @@ def test_damaged_blocks():
     rows = Schema("Row", KEY, (field_for("IMAGE", np.dtype("u1"), (2, 3)), field_for("L", np.dtype("<i4")),
                                Field("NAME", TypeCode.STRING, BYTES, (), True)))  # fmt: skip
     batch = Batch(
-        Column(np.arange(40)),
+        Dense(np.arange(40)),
         {
-            "IMAGE": Column(np.arange(240, dtype=np.uint8).reshape(40, 2, 3)),
-            "L": Column(np.arange(40, dtype=np.int32)),
-            "NAME": Column.from_bytes([None if i % 7 == 0 else b"n" * (i % 5) for i in range(40)]),
+            "IMAGE": Dense(np.arange(240, dtype=np.uint8).reshape(40, 2, 3)),
+            "L": Dense(np.arange(40, dtype=np.int32)),
+            "NAME": Runs.from_bytes([None if i % 7 == 0 else b"n" * (i % 5) for i in range(40)]),
         },
     )
     bounds = np.array([0, 13, 14, 40])

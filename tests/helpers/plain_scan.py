@@ -2,7 +2,7 @@
 
 from ignitetf.net.client import cache_id
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.columns import Decoder
+from ignitetf.wire.decode import Decoder
 from ignitetf.wire.frames import read_first_page, read_page
 from ignitetf.wire.requests import cursor_request, scan_request
 

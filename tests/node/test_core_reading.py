@@ -11,7 +11,7 @@ from ignitetf.read.lookup import KeyReading
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.scans import Permutation, ScanReading
-from ignitetf.wire.concat import concat
+from ignitetf.wire.columns import concat
 
 pytestmark = pytest.mark.node
 ROWS = 3_000

@@ -14,7 +14,7 @@ from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.removal import drop_cache
 from ignitetf.wire.blocks import BlockKeys
 from ignitetf.wire.checksum import checksum
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.columns import Batch, Dense
 
 pytestmark = pytest.mark.node
 
@@ -120,7 +120,7 @@ def test_blocks_removed_by_a_trim_are_those_beyond_the_last_note(client, cache_n
     assert client.cache_size(cache_name) == sum(used)
     _, found = batches(client, cache_name)
     total = sum(checksum(manifest.schema, b) for b in found) % (1 << 64)
-    whole = Batch(Column(np.arange(400)), {"LABEL": Column(arrays["LABEL"])})
+    whole = Batch(Dense(np.arange(400)), {"LABEL": Dense(arrays["LABEL"])})
     assert total == checksum(manifest.schema, whole) == int(manifest.checksum, 16)
 
 

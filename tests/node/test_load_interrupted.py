@@ -21,7 +21,8 @@ from ignitetf.tables.describe import list_tables
 from ignitetf.tables.spec import CacheSpec
 from ignitetf.tables.statements import create_tables
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.schema import Batch, Column, Schema, field_for
+from ignitetf.wire.columns import Batch, Dense
+from ignitetf.wire.schema import Schema, field_for
 
 pytestmark = pytest.mark.node
 
@@ -286,8 +287,8 @@ def test_an_interruption_of_a_writers_end_leaves_no_thread(client, cache_name, m
     monkeypatch.setattr(Writer, "_put", interrupt)
     begin, before = time.monotonic(), set(threading.enumerate())
     with pytest.raises(KeyboardInterrupt), Writer(client, cache_name, of_rows) as writer:
-        columns = {name: Column(values) for name, values in rows().items()}
-        writer.write(Batch(Column(np.arange(ROWS)), columns))
+        columns = {name: Dense(values) for name, values in rows().items()}
+        writer.write(Batch(Dense(np.arange(ROWS)), columns))
     assert time.monotonic() - begin < 5
     left = {t for t in set(threading.enumerate()) - before if t.name == "ignitetf-writer"}
     assert left == set()

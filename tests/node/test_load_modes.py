@@ -25,7 +25,7 @@ from ignitetf.tables.removal import drop_cache, remove_cache
 from ignitetf.wire.blocks import block_schema, unpack_blocks
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode
-from ignitetf.wire.columns import Decoder
+from ignitetf.wire.decode import Decoder
 from ignitetf.wire.frames import read_first_page
 from ignitetf.wire.requests import scan_request
 from ignitetf.wire.types import TypeRegistry, read_binary_type

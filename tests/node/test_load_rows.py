@@ -20,9 +20,10 @@ from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.spec import CacheSpec
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.columns import Batch, Dense, Runs, Struct
 from ignitetf.wire.frames import read_first_page
 from ignitetf.wire.requests import scan_request
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 pytestmark = pytest.mark.node
 
@@ -82,20 +83,20 @@ def test_the_manifest_has_the_rows_of_each_partition_as_the_server_holds_them(cl
 KEYS = {
     "long": (
         Field("key", TypeCode.LONG, np.dtype("<i8")),
-        Column(np.arange(-500, 500) * 0x1_0000_0001),
+        Dense(np.arange(-500, 500) * 0x1_0000_0001),
     ),
-    "int": (Field("key", TypeCode.INT, np.dtype("<i4")), Column(np.arange(1000, dtype=np.int32))),
+    "int": (Field("key", TypeCode.INT, np.dtype("<i4")), Dense(np.arange(1000, dtype=np.int32))),
     "string": (
         Field("key", TypeCode.STRING, BYTES),
-        Column.from_bytes([f"key {i} \u00e9\U0001f600".encode() for i in range(1000)]),
+        Runs.from_bytes([f"key {i} \u00e9\U0001f600".encode() for i in range(1000)]),
     ),
     "uuid": (
         Field("key", TypeCode.UUID, np.dtype("<u8"), (2,)),
-        Column(np.random.default_rng(1).integers(0, 2**63, (1000, 2), dtype=np.uint64)),
+        Dense(np.random.default_rng(1).integers(0, 2**63, (1000, 2), dtype=np.uint64)),
     ),
     "double": (
         Field("key", TypeCode.DOUBLE, np.dtype("<f8")),
-        Column(np.linspace(-3, 3, 1000)),
+        Dense(np.linspace(-3, 3, 1000)),
     ),
     "object": (
         Field(
@@ -106,10 +107,10 @@ KEYS = {
             False,
             (Field("A", TypeCode.INT, np.dtype("<i4")), Field("B", TypeCode.STRING, BYTES)),
         ),
-        Column(
+        Struct(
             {
-                "A": Column(np.arange(1000, dtype=np.int32)),
-                "B": Column.from_bytes([b"x" * (i % 7) for i in range(1000)]),
+                "A": Dense(np.arange(1000, dtype=np.int32)),
+                "B": Runs.from_bytes([b"x" * (i % 7) for i in range(1000)]),
             }
         ),
     ),
@@ -123,7 +124,7 @@ def test_partitions_of_keys_are_those_of_the_server(client, cache_name, kind):
     type_name = f"{cache_name}_KEY" if kind == "object" else None
     value = Field("X", TypeCode.INT, np.dtype("<i4"))
     schema = Schema(f"{cache_name}_V", field, (value,), key_type_name=type_name)
-    batch = Batch(keys, {"X": Column(np.arange(1000, dtype=np.int32))})
+    batch = Batch(keys, {"X": Dense(np.arange(1000, dtype=np.int32))})
     for partitions in (8, 1024):
         name = f"{cache_name}_{partitions}"
         create_cache(client, CacheSpec(name, partitions=partitions))
@@ -173,8 +174,8 @@ def test_every_type_is_read_back_by_pyignite_and_sql(client, cache_name):
 
 def test_put_all_stores_what_the_streamer_stores(client, cache_name):
     schema = Schema(f"{cache_name}_V", KEYS["long"][0], (Field("S", TypeCode.STRING, BYTES),))
-    texts = Column.from_bytes([b"t" * (i % 50) for i in range(1000)])
-    batch = Batch(Column(np.arange(1000)), {"S": texts})
+    texts = Runs.from_bytes([b"t" * (i % 50) for i in range(1000)])
+    batch = Batch(Dense(np.arange(1000)), {"S": texts})
     contents = []
     for streamer in (True, False):
         name = f"{cache_name}_{streamer}"
@@ -196,7 +197,7 @@ def test_a_streamer_without_overwrite_keeps_old_rows_and_one_with_it_does_not(cl
     create_cache(client, CacheSpec(cache_name, partitions=2))
     register_types(client, schema)
     for value, overwrite, expected in ((1, False, 1), (2, False, 1), (3, True, 3)):
-        batch = Batch(Column(np.arange(9)), {"N": Column(np.full(9, value, np.int32))})
+        batch = Batch(Dense(np.arange(9)), {"N": Dense(np.full(9, value, np.int32))})
         with Writer(client, cache_name, schema, overwrite=overwrite, streamer=True) as writer:
             writer.write(batch)
         assert expected == client.cache(cache_name).get(5).N
@@ -266,14 +267,12 @@ def test_the_checksum_is_that_of_the_source_and_of_no_other(client, cache_name):
     arrays = {"X": rng.normal(size=(2000, 3)).astype(np.float32), "Y": np.arange(2000)}
     load_dataset(arrays, cache_name, client=client)
     manifest = read_manifest(client, cache_name)
-    batch = Batch(
-        Column(np.arange(2000)), {name: Column(values) for name, values in arrays.items()}
-    )
+    batch = Batch(Dense(np.arange(2000)), {name: Dense(values) for name, values in arrays.items()})
     order = rng.permutation(2000)
     assert int(manifest.checksum, 16) == checksum(manifest.schema, batch[order])
     swapped = arrays["Y"].copy()
     swapped[[3, 4]] = swapped[[4, 3]]
-    other = replace(batch, columns={**batch.columns, "Y": Column(swapped)})
+    other = replace(batch, columns={**batch.columns, "Y": Dense(swapped)})
     assert int(manifest.checksum, 16) != checksum(manifest.schema, other)
 
 

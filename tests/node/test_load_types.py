@@ -14,7 +14,8 @@ from ignitetf.load.sources.records import records
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.removal import drop_cache
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.columns import Batch, Dense, Runs
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 pytestmark = pytest.mark.node
 
@@ -107,16 +108,16 @@ def test_maps_and_enums_of_column_batches(client, cache_name):
     )
     runs = np.array([0, 2, 2, 3])
     scores = {
-        "keys": Column.from_offsets(Column.from_bytes([b"a", b"b", b"c"]), runs),
-        "values": Column.from_offsets(
-            Column(np.array([0.5, 0.0, 2.0]), valid=np.array([True, False, True])), runs
+        "keys": Runs.from_offsets(Runs.from_bytes([b"a", b"b", b"c"]), runs),
+        "values": Runs.from_offsets(
+            Dense(np.array([0.5, 0.0, 2.0]), valid=np.array([True, False, True])), runs
         ),
     }
     batch = Batch(
         None,
         {
-            "SCORES": Column(scores, valid=np.array([True, False, True])),
-            "COLOUR": Column(np.array([2, 0, 1], np.int32)),
+            "SCORES": Dense(scores, valid=np.array([True, False, True])),
+            "COLOUR": Dense(np.array([2, 0, 1], np.int32)),
         },
     )
     schema = Schema("Coloured", Field("key", TypeCode.LONG, np.dtype("<i8")), fields)

@@ -14,7 +14,7 @@ from ignitetf.read.divide import make_splits
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import open_rows
-from ignitetf.wire.concat import concat
+from ignitetf.wire.columns import Runs, concat
 
 pytestmark = pytest.mark.node
 ROWS, PARTITIONS = 700, 128
@@ -53,7 +53,7 @@ def names(client):
 def values(batch):
     found = {}
     for name, column in {"": batch.key, **batch.columns}.items():
-        if column.lengths is not None:
+        if isinstance(column, Runs):
             found[name] = column.to_bytes()
         else:
             found[name] = np.asarray(column.values).tolist()

@@ -16,7 +16,7 @@ from ignitetf.errors import SchemaError
 from ignitetf.explore.head import first_rows
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.wire.schema import Column
+from ignitetf.wire.columns import Dense, Struct
 
 pytestmark = pytest.mark.node
 
@@ -84,13 +84,13 @@ def plain(column, index):
     """One record of a column as Python values."""
     if column.valid is not None and not column.valid[index]:
         return None
-    if isinstance(column.values, dict):
-        return {name: plain(c, index) for name, c in column.values.items()}
-    if column.starts is None:
+    if isinstance(column, Struct):
+        return {name: plain(c, index) for name, c in column.fields.items()}
+    if isinstance(column, Dense):
         return column.values[index].tolist()
     first, count = int(column.starts[index]), int(column.lengths[index])
-    if isinstance(column.values, Column):
-        return [plain(column.values, first + i) for i in range(count)]
+    if not isinstance(column.items, Dense) or column.items.valid is not None:
+        return [plain(column.items, first + i) for i in range(count)]
     return column.values[first : first + count]
 
 

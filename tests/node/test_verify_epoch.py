@@ -40,14 +40,15 @@ def test_the_order_is_that_of_training(client, address, table):
     tf = pytest.importorskip("tensorflow")
     from ignitetf import IgniteDataset
     from ignitetf.wire.checksum import batch_hashes
-    from ignitetf.wire.schema import Batch, Column, Schema
+    from ignitetf.wire.columns import Batch, Dense
+    from ignitetf.wire.schema import Schema
 
     for shard in range(2):
         dataset = IgniteDataset(table, addresses=[address], shuffle=7, shard=(shard, 2), epoch=4)
         keys = np.array([int(k) for k in dataset.map(lambda e: e["key"])])
         schema = dataset.rows.reader.schema
         sequence = KeySequence()
-        sequence.add(batch_hashes(Schema(None, schema.key, ()), Batch(Column(keys))))
+        sequence.add(batch_hashes(Schema(None, schema.key, ()), Batch(Dense(keys))))
         report = verify_epoch(client, table, seed=7, shards=2, epoch=4)
         assert report.shard_sequences[shard] == sequence.digest()
     del tf

@@ -8,7 +8,7 @@ from helpers.needs import missing
 from helpers.paths import SHARED_DATA
 
 from ignitetf.load.sources.base import Source
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.columns import Batch, Column, Dense, Struct
 
 
 def real_data(name: str) -> Path:
@@ -30,10 +30,13 @@ def idx_bytes(array: np.ndarray) -> bytes:
 def values(column: Column) -> list:
     """The values of a column as Python objects, None for a null."""
     n = len(column)
-    if column.starts is None:
+    if isinstance(column, Struct):
+        parts = [values(part) for part in column.fields.values()]
+        out = [dict(zip(column.fields, row, strict=True)) for row in zip(*parts, strict=True)]
+    elif isinstance(column, Dense):
         out = list(column.values)
-    elif isinstance(column.values, Column):
-        inner = values(column.values)
+    elif not isinstance(column.items, Dense):
+        inner = values(column.items)
         out = [
             inner[s : s + k]
             for s, k in zip(column.starts.tolist(), column.lengths.tolist(), strict=True)

@@ -15,7 +15,8 @@ from ignitetf.tables.catalog import Manifest
 from ignitetf.tables.storage import LoadFacts
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import BLOCK_KEY, BlockKeys
-from ignitetf.wire.schema import Column, Field, Schema
+from ignitetf.wire.columns import Dense
+from ignitetf.wire.schema import Field, Schema
 
 KEY = Schema(None, BLOCK_KEY, ())
 ROW_BYTES = 10
@@ -105,7 +106,7 @@ def test_blocks_are_numbered_by_partition_under_the_keys_that_the_load_chose(use
     wanted = [chosen.reserve(p, n).tolist() for p, n in enumerate(used)]
     keys = stored.keys.values(np.arange(sum(used)))
     assert keys.tolist() == [key for keys in wanted for key in keys]
-    found = partitions_of(KEY, Column(keys), len(used))
+    found = partitions_of(KEY, Dense(keys), len(used))
     assert found.tolist() == np.repeat(np.arange(len(used)), used).tolist()
 
 

@@ -14,8 +14,8 @@ from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import BLOCK_KEY, BlockKeys, block_schema, pack_blocks, unpack_blocks
 from ignitetf.wire.checksum import batch_hashes, checksum
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.concat import concat
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.columns import Batch, Dense, Runs, Struct, concat
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 INNER = (
     Field("A", TypeCode.INT, np.dtype("<i4")),
@@ -47,25 +47,27 @@ def table(rng, n, key):
     every_word = [b"w%d" % i for i in range(int(words.sum()))]
     names = [t if m else None for t, m in zip(texts, marks, strict=True)]
     columns = {
-        "PIXELS": Column(rng.integers(0, 256, (n, 2, 3), dtype=np.uint8)),
-        "LABEL": Column(rng.integers(-9, 9, n, dtype=np.int32)),
-        "YES": Column(rng.random(n) < 0.5, valid=marks),
-        "NAME": Column.from_bytes(names),
-        "BLOB": Column.from_bytes(texts),
-        "PRICE": Column.from_bytes([b"%d.50" % i for i in range(n)]),
-        "AT": Column(rng.integers(-(10**15), 10**15, n)),
-        "BOXES": Column.from_offsets(rng.random(int(boxes.sum())).astype("<f4"), bounds(boxes)),
-        "WORDS": Column.from_offsets(Column.from_bytes(every_word), bounds(words)),
-        "PART": Column(
-            {"A": Column(np.arange(n, dtype=np.int32)), "B": Column.from_bytes(names)}, valid=marks
+        "PIXELS": Dense(rng.integers(0, 256, (n, 2, 3), dtype=np.uint8)),
+        "LABEL": Dense(rng.integers(-9, 9, n, dtype=np.int32)),
+        "YES": Dense(rng.random(n) < 0.5, valid=marks),
+        "NAME": Runs.from_bytes(names),
+        "BLOB": Runs.from_bytes(texts),
+        "PRICE": Runs.from_bytes([b"%d.50" % i for i in range(n)]),
+        "AT": Dense(rng.integers(-(10**15), 10**15, n)),
+        "BOXES": Runs.from_offsets(
+            Dense(rng.random(int(boxes.sum())).astype("<f4")), bounds(boxes)
+        ),
+        "WORDS": Runs.from_offsets(Runs.from_bytes(every_word), bounds(words)),
+        "PART": Struct(
+            {"A": Dense(np.arange(n, dtype=np.int32)), "B": Runs.from_bytes(names)}, valid=marks
         ),
     }
     if key.type is TypeCode.OBJECT:
-        parts = {"A": Column(np.arange(n, dtype=np.int32)), "B": Column.from_bytes(texts)}
-        return Batch(Column(parts), columns)
+        parts = {"A": Dense(np.arange(n, dtype=np.int32)), "B": Runs.from_bytes(texts)}
+        return Batch(Struct(parts), columns)
     if key.type is TypeCode.STRING:
-        return Batch(Column.from_bytes([b"key %d" % i for i in range(n)]), columns)
-    return Batch(Column(np.arange(n) - 3), columns)
+        return Batch(Runs.from_bytes([b"key %d" % i for i in range(n)]), columns)
+    return Batch(Dense(np.arange(n) - 3), columns)
 
 
 LONG = Field("key", TypeCode.LONG, np.dtype("<i8"))
@@ -99,7 +101,7 @@ def test_a_block_without_nulls_has_no_marks():
     schema = Schema("T", LONG, FIELDS)
     rows = table(np.random.default_rng(1), 4, LONG)
     marks = np.array([True, True, False, True])
-    rows.columns["YES"] = Column(np.asarray(rows.columns["YES"].values), valid=marks)
+    rows.columns["YES"] = Dense(np.asarray(rows.columns["YES"].values), valid=marks)
     blocks = pack_blocks(schema, rows, np.array([0, 2, 4]), np.arange(2))
     assert blocks.columns["YES_VALID"].valid.tolist() == [False, True]
     first, second = unpack_blocks(schema, blocks)
@@ -111,10 +113,10 @@ def test_a_block_without_nulls_has_no_marks():
 def test_a_block_that_contradicts_itself_is_refused(name):
     schema = Schema("T", LONG, FIELDS)
     rows = table(np.random.default_rng(2), 6, LONG)
-    rows.columns["YES"] = Column(np.ones(6, bool), valid=np.arange(6) > 2)
+    rows.columns["YES"] = Dense(np.ones(6, bool), valid=np.arange(6) > 2)
     blocks = pack_blocks(schema, rows, np.array([0, 6]), np.arange(1))
     whole = blocks.columns[name]
-    blocks.columns[name] = Column(whole.values, whole.starts, whole.lengths - 1, whole.valid)
+    blocks.columns[name] = Runs(Dense(whole.values), whole.starts, whole.lengths - 1, whole.valid)
     with pytest.raises(SchemaError, match="block 0 is damaged"):
         list(unpack_blocks(schema, blocks))
 
@@ -138,7 +140,7 @@ def test_block_keys_rise_and_lie_in_their_partition(count):
     for partition in {0, count // 2, count - 1}:
         found = np.concatenate([keys.reserve(partition, 3), keys.reserve(partition, 100)])
         assert (np.diff(found) > 0).all()
-        assert set(partitions_of(schema, Column(found), count).tolist()) == {partition}
+        assert set(partitions_of(schema, Dense(found), count).tolist()) == {partition}
         again = BlockKeys(count, keys.used.tolist())
         assert int(again.reserve(partition, 1)[0]) > int(found[-1])
 
@@ -151,22 +153,22 @@ def test_blocks_are_near_their_size_and_of_one_partition(count, partitions, row_
     """Half to one and a half times `BLOCK_BYTES`, but for partitions that have less, larger rows."""
     rows = min(count, (8 << 20) // row_bytes + 1)
     schema = Schema("T", BLOCK_KEY, (Field("DATA", TypeCode.BYTE_ARRAY, BYTES),))
-    data = Column(np.zeros(row_bytes, np.uint8), np.zeros(rows, int), np.full(rows, row_bytes))
+    data = Runs(Dense(np.zeros(row_bytes, np.uint8)), np.zeros(rows, int), np.full(rows, row_bytes))
     works = []
     keys = BlockKeys(partitions)
     blocks = Blocks(SimpleNamespace(schema=schema, write=works.append), keys)
-    blocks.add(Batch(Column(np.arange(rows)), {"DATA": data}))
+    blocks.add(Batch(Dense(np.arange(rows)), {"DATA": data}))
     blocks.write()
     seen = []
     for work in works:
         stored, bounds = work.entries.keywords["keys"], work.entries.keywords["bounds"]
         for key, first, last in zip(stored, bounds, bounds[1:], strict=False):
             own = np.asarray(work.rows.key.values)[first:last]
-            found = partitions_of(schema, Column(np.append(own, key)), partitions)
+            found = partitions_of(schema, Dense(np.append(own, key)), partitions)
             assert len(own) and len(set(found.tolist())) == 1
             nbytes = len(own) * row_bytes
             assert nbytes <= 1.5 * BLOCK_BYTES + row_bytes
-            all_own = partitions_of(schema, Column(np.arange(rows)), partitions) == found[0]
+            all_own = partitions_of(schema, Dense(np.arange(rows)), partitions) == found[0]
             assert nbytes + row_bytes >= min(BLOCK_BYTES // 2, int(all_own.sum()) * row_bytes)
             seen += own.tolist()
     assert sorted(seen) == list(range(rows))

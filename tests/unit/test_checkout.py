@@ -112,7 +112,7 @@ def test_a_checkout_works_from_elsewhere(bare_python, checkout, tmp_path):
 
 def test_a_checkout_without_the_core_says_how_to_compile_it(bare_python, tmp_path):
     project = copied(tmp_path / "project")
-    complaint = bare_python.run("-c", "import ignitetf.wire.schema", cwd=project, fails=True)
+    complaint = bare_python.run("-c", "import ignitetf.wire.columns", cwd=project, fails=True)
     assert "not compiled; hint: " in complaint and "python _build/compiling.py" in complaint
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ignitetf.wire import columns, encode, encoders
+from ignitetf.wire import decode, encode, encoders
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import (
     _ROWS,
@@ -37,12 +37,12 @@ FAMILIES = sorted(set(Family) - {Family.STAND_IN}, key=lambda family: family.nam
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_every_family_is_read_and_written(family):
-    assert family in columns._READERS
+    assert family in decode._READERS
     assert (family in encoders._WRITERS) != (family in encode.BY_TYPE_NAME)
 
 
 def test_what_stands_for_a_value_is_neither_read_nor_written():
-    assert set(columns._READERS) == set(Family) - {Family.STAND_IN}
+    assert set(decode._READERS) == set(Family) - {Family.STAND_IN}
     assert set(encoders._WRITERS) | encode.BY_TYPE_NAME == set(Family) - {Family.STAND_IN}
 
 
@@ -162,23 +162,24 @@ COMPLEX = {
             "    _list(TypeCode.COMPLEX_ARRAY, TypeCode.COMPLEX),\n",
         ),
     ],
-    "wire/columns.py": [("_READERS: Final = {\n", "    Family.COMPLEX: _numbers,\n")],
+    "wire/decode.py": [("_READERS: Final = {\n", "    Family.COMPLEX: _numbers,\n")],
     "wire/encoders.py": [("_WRITERS: Final = {\n", "    Family.COMPLEX: _fixed(_stored),\n")],
 }
 
 STORED_AND_READ = """
 import numpy as np
 from ignitetf.read.fields import merge, parse_declaration
-from ignitetf.read.leaves import Dense, node_for
+from ignitetf.read.leaves import DenseNode, node_for
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
-from ignitetf.wire.columns import Decoder
+from ignitetf.wire.columns import Batch, Dense, Runs
+from ignitetf.wire.decode import Decoder
 from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.infer import Evidence, observe_page
 from ignitetf.wire.frames import Page
 from ignitetf.wire.infer import infer_schema
 from ignitetf.wire.objects import _walk_all, object_positions
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.schema import Field, Schema
 from ignitetf.wire.types import TypeRegistry
 
 KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
@@ -187,16 +188,16 @@ dtype, count = DATA_TYPES[code].value, 600
 numbers, valid = np.arange(count).astype(dtype), np.arange(count) % 7 > 0
 item = Field("item", code, dtype)
 cases = [
-    (Field("val", code, dtype, (), True), Column(np.where(valid, numbers, 0), valid=valid)),
-    (Field("val", code, dtype), Column(numbers)),
+    (Field("val", code, dtype, (), True), Dense(np.where(valid, numbers, 0), valid)),
+    (Field("val", code, dtype), Dense(numbers)),
     (
         Field("val", listed, dtype, (None,), False, (item,)),
-        Column.from_offsets(numbers, np.minimum(np.arange(count + 1) * 2, count)),
+        Runs.from_offsets(Dense(numbers), np.minimum(np.arange(count + 1) * 2, count)),
     ),
 ]
 for field, column in cases:
     schema = Schema(None, KEY, (field,))
-    page = encode_entries(schema, Batch(Column(np.arange(count)), {"val": column}))
+    page = encode_entries(schema, Batch(Dense(np.arange(count)), {"val": column}))
     data = np.frombuffer(b"".join(page.entries(0, count)), np.uint8)
     assert object_positions(data, 2 * count).tolist() == _walk_all(data, 2 * count).tolist()
     page, registry = Page(count, False, data), TypeRegistry()
@@ -205,11 +206,11 @@ for field, column in cases:
     observe_page(page, key, value, registry)
     assert infer_schema(key, value, registry) == schema
     if field.fields:
-        assert back.compact()[0].tolist() == numbers.tolist()
-        assert node_for(field).item == Dense(dtype, ())
+        assert back.compact()[0].values.tolist() == numbers.tolist()
+        assert node_for(field).item == DenseNode(dtype, ())
     else:
         assert back.values.tolist() == column.values.tolist()
-        assert node_for(field) == Dense(dtype, ())
+        assert node_for(field) == DenseNode(dtype, ())
         declared = merge(parse_declaration({"val": dtype}), schema)
         assert declared.fields[0].dtype == dtype
     assert Field.from_json(field.to_json()) == field
@@ -223,7 +224,8 @@ from ignitetf.load.sources.values import column_of, field_of
 from ignitetf.tables.caches import column_type, has_table
 from ignitetf.wire.blocks import block_schema, pack_blocks, unpack_blocks
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.columns import Batch, Dense
+from ignitetf.wire.schema import Field, Schema
 
 values = [dt.timedelta(seconds=i) for i in range(6)]
 field = field_of("F", values)
@@ -233,7 +235,7 @@ assert field_of("F", [values, values[:2]]).type is TypeCode.DURATION_ARRAY
 assert column_type(field) == "BIGINT" and field.type in _INDEXED
 schema = Schema("T", Field("key", TypeCode.LONG, np.dtype("<i8")), (field,))
 assert has_table(schema)
-rows = Batch(Column(np.arange(6)), {"F": column})
+rows = Batch(Dense(np.arange(6)), {"F": column})
 assert block_schema(schema)["F"].type is TypeCode.LONG_ARRAY
 blocks = pack_blocks(schema, rows, np.array([0, 4, 6]), np.array([0, 1]))
 back = [batch.columns["F"].values.tolist() for batch in unpack_blocks(schema, blocks)]

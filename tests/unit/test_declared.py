@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from ignitetf.errors import ConfigError, SchemaError
-from ignitetf.read.export import to_arrow
+from ignitetf.read.export import arrow_form, to_arrow
 from ignitetf.read.fields import check_names, merge, parse_declaration
 from ignitetf.read.leaves import element_tree, key_tree
 from ignitetf.read.options import apply_nulls, check_masks
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.columns import decode_column
+from ignitetf.wire.columns import Batch, Dense, Struct
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, FIXED_DTYPE, LIST_ELEMENT
+from ignitetf.wire.decode import decode_column
 from ignitetf.wire.infer import Evidence
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.schema import BYTES, Field, Schema
 from ignitetf.wire.types import BinaryType, TypeRegistry
 
 KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
@@ -98,24 +99,24 @@ def test_unknown_names_are_told_with_the_nearest():
 
 
 def nulled(values, valid):
-    return Column(np.array(values), valid=np.array(valid))
+    return Dense(np.array(values), valid=np.array(valid))
 
 
 def test_nulls_in_fields_of_keys_follow_every_policy():
-    key = Column({"A": nulled([1, 0, 3], [True, False, True]), "B": Column(np.arange(3))})
+    key = Struct({"A": nulled([1, 0, 3], [True, False, True]), "B": Dense(np.arange(3))})
     batch = Batch(key, {"V": nulled([5, 6, 0], [True, True, False])})
     with pytest.raises(SchemaError, match=r"'key\.A' is null") as error:
         apply_nulls(batch, "error")
     assert error.value.record == 1
     kept, dropped = apply_nulls(batch, "drop")
-    assert (len(kept), dropped, kept.key.values["B"].values.tolist()) == (1, 2, [0])
+    assert (len(kept), dropped, kept.key.fields["B"].values.tolist()) == (1, 2, [0])
     masked, _ = apply_nulls(batch, "mask")
-    assert masked.key.values["A_valid"].values.tolist() == [True, False, True]
+    assert masked.key.fields["A_valid"].values.tolist() == [True, False, True]
     assert masked.columns["V_valid"].values.tolist() == [True, True, False]
     fields = tuple(Field(n, TypeCode.LONG, np.dtype("<i8")) for n in ("A", "B"))
     schema = Schema("T", Field("key", TypeCode.OBJECT, BYTES, (), False, fields), (INT,))
     names = [name for name, _ in key_tree(schema, "mask").fields]
-    assert names == sorted(masked.key.values)
+    assert names == sorted(masked.key.fields)
 
 
 def test_a_mask_takes_no_name_of_a_field():
@@ -131,12 +132,12 @@ def test_a_mask_takes_no_name_of_a_field():
 def test_arrow_takes_what_is_empty(rows):
     pytest.importorskip("pyarrow")
     valid = np.ones(rows, np.bool_)
-    inner = Column({"E": Column({}, valid=valid)})
+    inner = Struct({"E": Struct({}, valid=valid)})
     columns = {
-        "E": Column({}, valid=valid),
+        "E": Struct({}, valid=valid),
         "N": inner,
-        "Z": Column(np.zeros((rows, 0), np.int32)),
-        "ZZ": Column(np.zeros((rows, 2, 0), np.int32)),
+        "Z": Dense(np.zeros((rows, 0), np.int32)),
+        "ZZ": Dense(np.zeros((rows, 2, 0), np.int32)),
     }
     empty = Field("E", TypeCode.OBJECT, BYTES)
     fields = (
@@ -145,9 +146,10 @@ def test_arrow_takes_what_is_empty(rows):
         Field("Z", TypeCode.INT_ARRAY, np.dtype("<i4"), (0,)),
         Field("ZZ", TypeCode.INT_ARRAY, np.dtype("<i4"), (2, 0)),
     )
-    batch, _ = apply_nulls(Batch(Column(np.arange(rows)), columns), "default")
+    batch, _ = apply_nulls(Batch(Dense(np.arange(rows)), columns), "default")
     schema = Schema("T", KEY, fields)
-    table = to_arrow(batch, key_tree(schema, "default"), element_tree(schema, "default"))
+    nodes = {"key": key_tree(schema, "default"), **element_tree(schema, "default")}
+    table = to_arrow(batch, arrow_form(nodes))
     table.validate(full=True)
     wanted = {"E": {}, "N": {"E": {}}, "Z": [], "ZZ": [[], []]}
     assert table.drop_columns(["key"]).to_pylist() == [wanted] * rows

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from ignitetf.errors import IgniteTFError, SchemaError, WireError
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.columns import Decoder
+from ignitetf.wire.columns import Batch, Dense, Runs
+from ignitetf.wire.decode import Decoder
 from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.frames import Page, read_page
 from ignitetf.wire.infer import Evidence, infer_schema, observe_page
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
+from ignitetf.wire.schema import BYTES, Field, Schema, field_for
 from ignitetf.wire.types import BinaryType, TypeRegistry, UnknownClass, UnknownType
 
 KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
@@ -63,12 +64,12 @@ def page_of(schema, batch):
 def images(n, seed=0):
     rng = np.random.default_rng(seed)
     columns = {
-        "IMAGE": Column(rng.integers(0, 256, (n, 3, 5), dtype=np.uint8)),
-        "LABEL": Column(rng.integers(-9, 9, n, dtype=np.int32)),
-        "WEIGHT": Column(rng.standard_normal(n)),
-        "BOXES": Column(rng.standard_normal((n, 2)).astype("<f4")),
+        "IMAGE": Dense(rng.integers(0, 256, (n, 3, 5), dtype=np.uint8)),
+        "LABEL": Dense(rng.integers(-9, 9, n, dtype=np.int32)),
+        "WEIGHT": Dense(rng.standard_normal(n)),
+        "BOXES": Dense(rng.standard_normal((n, 2)).astype("<f4")),
     }
-    return Batch(Column(np.arange(n, dtype=np.int64) * 7 - 3), columns)
+    return Batch(Dense(np.arange(n, dtype=np.int64) * 7 - 3), columns)
 
 
 def blobs(n, seed=0):
@@ -76,23 +77,23 @@ def blobs(n, seed=0):
     names = [None if rng.random() < 0.2 else f"n{i}".encode() * (i % 4) for i in range(n)]
     counts = rng.integers(0, 5, n)
     columns = {
-        "JPEG": Column.from_bytes([rng.bytes(int(rng.integers(0, 40))) for _ in range(n)]),
-        "NAME": Column.from_bytes(names),
-        "LABEL": Column(rng.integers(-9, 9, n, dtype=np.int32)),
-        "ITEMS": Column.from_offsets(
-            rng.integers(-99, 99, int(counts.sum()), dtype=np.int64),
+        "JPEG": Runs.from_bytes([rng.bytes(int(rng.integers(0, 40))) for _ in range(n)]),
+        "NAME": Runs.from_bytes(names),
+        "LABEL": Dense(rng.integers(-9, 9, n, dtype=np.int32)),
+        "ITEMS": Runs.from_offsets(
+            Dense(rng.integers(-99, 99, int(counts.sum()), dtype=np.int64)),
             np.concatenate(([0], np.cumsum(counts))),
         ),
     }
-    return Batch(Column(np.arange(n, dtype=np.int64)), columns)
+    return Batch(Dense(np.arange(n, dtype=np.int64)), columns)
 
 
 def listed(column):
-    if column.starts is None:
+    if isinstance(column, Dense):
         found = column.values.tolist()
     else:
-        values, offsets = column.compact()
-        found = [values[p:q].tolist() for p, q in itertools.pairwise(offsets)]
+        items, offsets = column.compact()
+        found = [items.values[p:q].tolist() for p, q in itertools.pairwise(offsets)]
     valid = [True] * len(found) if column.valid is None else column.valid.tolist()
     return [v if ok else None for v, ok in zip(found, valid, strict=True)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from ignitetf.errors import ConfigError, MissingExtra
 from ignitetf.read.devices import DeviceBatches, check_dense, device_of
-from ignitetf.read.leaves import Dense, Runs, Struct, Text
+from ignitetf.read.leaves import DenseNode, RunsNode, StructNode, TextNode
 from ignitetf.wire.buffers import BufferPool
 
 FRAMEWORKS = ("jax", "torch")
@@ -207,15 +207,15 @@ def test_what_is_no_framework_or_is_not_installed(monkeypatch):
 
 
 def test_what_a_device_cannot_hold_is_named():
-    number = Dense(np.dtype("i4"), ())
-    check_dense("C", Struct((("A", number),)), {"V": number}, False)
+    number = DenseNode(np.dtype("i4"), ())
+    check_dense("C", StructNode((("A", number),)), {"V": number}, False)
     check_dense("C", None, {}, False)
     with pytest.raises(ConfigError, match="C: the key is text") as error:
-        check_dense("C", Struct((("A", number), ("B", Text()))), {"V": number}, False)
+        check_dense("C", StructNode((("A", number), ("B", TextNode()))), {"V": number}, False)
     assert "keys=False" in error.value.hint
     with pytest.raises(ConfigError, match="C: R is lists") as error:
-        check_dense("C", number, {"R": Runs(number), "S": Text(), "V": number}, False)
+        check_dense("C", number, {"R": RunsNode(number), "S": TextNode(), "V": number}, False)
     assert "fields=['V']" in error.value.hint
     with pytest.raises(ConfigError, match="C: val is text") as error:
-        check_dense("C", None, {"val": Text()}, True)
+        check_dense("C", None, {"val": TextNode()}, True)
     assert "fields" not in error.value.hint

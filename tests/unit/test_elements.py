@@ -5,21 +5,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ignitetf.read.leaves import Text, TextStore
+from ignitetf.read.leaves import TextNode, TextStore
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool
-from ignitetf.wire.schema import Column
+from ignitetf.wire.columns import Dense, Runs
 
 values = st.lists(st.binary(max_size=40), max_size=30)
 
 
-def column_within(texts: list[bytes], gap: int) -> Column:
+def column_within(texts: list[bytes], gap: int) -> Runs:
     """Texts that stand in a page with other bytes before, between and after them."""
     page, starts = bytearray(b"#" * gap), []
     for text in texts:
         starts.append(len(page))
         page += text + b"#" * gap
     lengths = np.array([len(t) for t in texts], np.int64)
-    return Column(np.frombuffer(bytes(page), np.uint8), np.array(starts, np.int64), lengths)
+    return Runs(Dense(np.frombuffer(bytes(page), np.uint8)), np.array(starts, np.int64), lengths)
 
 
 @settings(max_examples=200, deadline=None)
@@ -33,7 +33,7 @@ def test_joined_texts_are_the_texts(parts, random):
         columns += [column, column[np.array(order, np.int64)]]
         expected += [texts, [texts[i] for i in order]]
     store = TextStore()
-    packed = [list(Text().pack([c], BufferPool(), store)) for c in columns]
+    packed = [list(TextNode().pack([c], BufferPool(), store)) for c in columns]
     halves = store.halves(BufferPool())
     whole = np.concatenate(halves).tobytes()
     for (starts, lengths), texts in zip(packed, expected, strict=True):
@@ -63,7 +63,7 @@ def test_pages_are_taken_over_as_they_are(before):
     page = np.frombuffer(memoryview(block)[before:], np.uint8)
     starts = np.arange(5_000, 60_000, 100)
     store = TextStore()
-    places = store.add(Column(page, starts, np.full(len(starts), 90)))
+    places = store.add(Runs(Dense(page), starts, np.full(len(starts), 90)))
     whole, rest = store.halves(BufferPool())
     assert np.shares_memory(whole, block) and len(rest) == 0
     assert whole.ctypes.data % ALIGNMENT == 0

@@ -49,8 +49,9 @@ from ignitetf.wire import checksum as hashing
 from ignitetf.wire import encoders as parts
 from ignitetf.wire.checksum import checksum
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch, Dense, Runs, Struct
 from ignitetf.wire.encode import encode_entries
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
 
@@ -79,13 +80,13 @@ def pyignite_object(name: str, kinds: dict, values: dict) -> bytes:
 
 
 def text(values):
-    return Column.from_bytes([None if v is None else v.encode() for v in values])
+    return Runs.from_bytes([None if v is None else v.encode() for v in values])
 
 
 def flagged(values, dtype):
     plain = np.array([0 if v is None else v for v in values], dtype)
     valid = np.array([v is not None for v in values])
-    return Column(plain, valid=None if valid.all() else valid)
+    return Dense(plain, valid=None if valid.all() else valid)
 
 
 def runs(values, dtype):
@@ -93,11 +94,11 @@ def runs(values, dtype):
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     flat = np.array([x for v in values if v is not None for x in v], dtype)
     valid = np.array([v is not None for v in values])
-    return Column.from_offsets(flat, offsets, None if valid.all() else valid)
+    return Runs.from_offsets(Dense(flat), offsets, None if valid.all() else valid)
 
 
 def decimals(values):
-    return Column.from_bytes([None if v is None else format(v, "f").encode() for v in values])
+    return Runs.from_bytes([None if v is None else format(v, "f").encode() for v in values])
 
 
 def strings(values):
@@ -105,11 +106,11 @@ def strings(values):
     lengths = np.array([0 if v is None else len(v) for v in values], np.int64)
     valid = np.array([v is not None for v in values])
     offsets = np.concatenate(([0], np.cumsum(lengths)))
-    return Column.from_offsets(Column.from_bytes(flat), offsets, None if valid.all() else valid)
+    return Runs.from_offsets(Runs.from_bytes(flat), offsets, None if valid.all() else valid)
 
 
 def uuids(values):
-    return Column.from_bytes([None if v is None else str(v).encode() for v in values])
+    return Runs.from_bytes([None if v is None else str(v).encode() for v in values])
 
 
 def ints(bits):
@@ -129,7 +130,7 @@ def lists(values, item):
     inner = item([x for v in values if v is not None for x in v])
     offsets = np.concatenate(([0], np.cumsum([0 if v is None else len(v) for v in values])))
     valid = np.array([v is not None for v in values])
-    return Column.from_offsets(inner, offsets, None if valid.all() else valid)
+    return Runs.from_offsets(inner, offsets, None if valid.all() else valid)
 
 
 def tagged(values, item):
@@ -142,7 +143,7 @@ def maps(values):
     keys = lists([list(v) for v in plain], text)
     items = lists([list(v.values()) for v in plain], lambda v: flagged(v, np.dtype("<i8")))
     valid = np.array([v is not None for v in values])
-    return Column({"keys": keys, "values": items}, valid=None if valid.all() else valid)
+    return Struct({"keys": keys, "values": items}, valid=None if valid.all() else valid)
 
 
 def millis(values):
@@ -185,7 +186,7 @@ KINDS = [
     array(TypeCode.DOUBLE_ARRAY, np.dtype("<f8"), DoubleArrayObject, f64),
     array(TypeCode.BOOL_ARRAY, np.dtype("?"), BoolArrayObject, st.booleans()),
     (TypeCode.STRING, BYTES, (), String, plain_text, text),
-    (TypeCode.BYTE_ARRAY, BYTES, (), ByteArrayObject, st.binary(max_size=300), Column.from_bytes),
+    (TypeCode.BYTE_ARRAY, BYTES, (), ByteArrayObject, st.binary(max_size=300), Runs.from_bytes),
     (TypeCode.UUID, BYTES, (), UUIDObject, st.uuids(), uuids),
     (TypeCode.DECIMAL, BYTES, (), DecimalObject, numbers, decimals),
     (
@@ -283,7 +284,7 @@ def test_bytes_are_those_of_pyignite(large, table):
     count = len(table[0][2])
     keys = np.arange(count) * 7 - 3
     with patch.object(parts, "LARGE_BYTES", large):
-        page = encode_entries(Schema("Row", KEY, fields), Batch(Column(keys), columns))
+        page = encode_entries(Schema("Row", KEY, fields), Batch(Dense(keys), columns))
     for i in range(count):
         expected = pyignite_bytes(LongObject, int(keys[i])) + pyignite_object(
             "Row", {n: k[3] for n, k, _ in table}, {n: values[i] for n, _, values in table}
@@ -301,15 +302,15 @@ def test_large_values_are_sent_from_where_they_lie(form):
     images = np.random.default_rng(6).integers(0, 256, (n, width), dtype=np.uint8)
     starts, lengths = np.arange(n) * width, width - np.arange(n)
     column = {
-        "dense": Column(images),
-        "matrix": Column(images),
-        "runs": Column(images.reshape(-1), starts, lengths),
-        "runs from behind": Column(images.reshape(-1), starts, lengths)[::-1],
-        "with a null": Column(images, valid=np.arange(n) != 2),
+        "dense": Dense(images),
+        "matrix": Dense(images),
+        "runs": Runs(Dense(images.reshape(-1)), starts, lengths),
+        "runs from behind": Runs(Dense(images.reshape(-1)), starts, lengths)[::-1],
+        "with a null": Dense(images, valid=np.arange(n) != 2),
     }[form]
-    before = Field("BEFORE", TypeCode.STRING, BYTES), Column.from_bytes([b"a", b"", b"bcd", b"e"])
+    before = Field("BEFORE", TypeCode.STRING, BYTES), Runs.from_bytes([b"a", b"", b"bcd", b"e"])
     if form == "matrix":
-        before = Field("BEFORE", TypeCode.SHORT, np.dtype("<i2")), Column(np.arange(n, dtype="<i2"))
+        before = Field("BEFORE", TypeCode.SHORT, np.dtype("<i2")), Dense(np.arange(n, dtype="<i2"))
     fields = (
         before[0],
         Field("IMAGE", TypeCode.BYTE_ARRAY, np.dtype("u1"), (None,), True),
@@ -319,13 +320,13 @@ def test_large_values_are_sent_from_where_they_lie(form):
     columns = {
         "BEFORE": before[1],
         "IMAGE": column,
-        "AGAIN": Column(images[:, ::-1].copy()),
-        "AFTER": Column(np.arange(n, dtype=np.int32)),
+        "AGAIN": Dense(images[:, ::-1].copy()),
+        "AFTER": Dense(np.arange(n, dtype=np.int32)),
     }
 
     def page(large):
         with patch.object(parts, "LARGE_BYTES", large):
-            rows = Batch(Column(np.arange(n)), columns)
+            rows = Batch(Dense(np.arange(n)), columns)
             return encode_entries(Schema("T", KEY, fields), rows)
 
     apart, copied = page(width // 2), page(1 << 40)
@@ -354,11 +355,11 @@ def test_fixed_rows_equal_the_general_path():
 
     def page(count, texts):
         columns = {
-            "IMAGE": Column(images[:count]),
-            "NAME": Column.from_bytes(texts),
-            "LABEL": Column(labels[:count]),
+            "IMAGE": Dense(images[:count]),
+            "NAME": Runs.from_bytes(texts),
+            "LABEL": Dense(labels[:count]),
         }
-        return encode_entries(Schema("T", KEY, fields), Batch(Column(np.arange(count)), columns))
+        return encode_entries(Schema("T", KEY, fields), Batch(Dense(np.arange(count)), columns))
 
     fixed, general = page(n, names), page(n + 1, [*names, b"longer"])
     assert b"".join(fixed.entries(0, n)) == b"".join(general.entries(0, n))
@@ -373,10 +374,10 @@ def test_offsets_take_the_smallest_width_that_fits(length):
         Field("N", TypeCode.INT, np.dtype("<i4")),
     )
     columns = {
-        "DATA": Column.from_bytes([b"x" * length, b""]),
-        "N": Column(np.array([1, 2], np.int32)),
+        "DATA": Runs.from_bytes([b"x" * length, b""]),
+        "N": Dense(np.array([1, 2], np.int32)),
     }
-    page = encode_entries(Schema("T", KEY, fields), Batch(Column(np.arange(2)), columns))
+    page = encode_entries(Schema("T", KEY, fields), Batch(Dense(np.arange(2)), columns))
     last_offset = 24 + 5 + length
     width = 1 if last_offset < 256 else 2 if last_offset < 65_536 else 4
     value = b"".join(page.entries(0, 1))[9:]
@@ -396,9 +397,9 @@ def test_nested_objects_and_object_keys_carry_their_own_hash():
     )
     numbers = np.array([1, 2, 3], np.int32)
     texts = [b"a", b"", b"ccc"]
-    part = {"A": Column(numbers), "B": Column.from_bytes(texts)}
+    part = {"A": Dense(numbers), "B": Runs.from_bytes(texts)}
     valid = np.array([True, False, True])
-    page = encode_entries(schema, Batch(Column(part), {"BOX": Column(part, valid=valid)}))
+    page = encode_entries(schema, Batch(Struct(part), {"BOX": Struct(part, valid=valid)}))
     kinds = {"A": IntObject, "B": String}
     for i in range(3):
         values = {"A": int(numbers[i]), "B": texts[i].decode()}
@@ -450,7 +451,7 @@ def test_hashes_that_come_with_a_page_give_the_same_checksum():
     schema = Schema("T", KEY, (Field("IMAGE", TypeCode.BYTE_ARRAY, np.dtype("u1"), (width,)),))
 
     def rows(values):
-        return Batch(Column(np.arange(n)), {"IMAGE": Column(values)})
+        return Batch(Dense(np.arange(n)), {"IMAGE": Dense(values)})
 
     page = encode_entries(schema, rows(images))
     ((place, hashes),) = page.row_hashes.items()
@@ -567,7 +568,7 @@ def test_pieces_hold_every_entry_once_and_keep_to_the_limit():
     items = [b"x" * size for size in (10, 500, 3, 3, 3, 900, 1)]
     page = encode_entries(
         Schema("T", KEY, fields),
-        Batch(Column(np.arange(7)), {"DATA": Column.from_bytes(items)}),
+        Batch(Dense(np.arange(7)), {"DATA": Runs.from_bytes(items)}),
     )
     pieces = list(page.pieces(200))
     assert sum(count for count, _ in pieces) == 7
@@ -578,19 +579,19 @@ def test_pieces_hold_every_entry_once_and_keep_to_the_limit():
 @pytest.mark.parametrize(
     ("field", "column", "message"),
     [
-        (Field("F", TypeCode.INT, np.dtype("<i4")), Column(np.array([2**40])), "int64"),
-        (Field("F", TypeCode.UUID, BYTES), Column.from_bytes([b"zz"]), "not a UUID"),
-        (Field("F", TypeCode.DECIMAL, BYTES), Column.from_bytes([b"1,5"]), "not a decimal"),
+        (Field("F", TypeCode.INT, np.dtype("<i4")), Dense(np.array([2**40])), "int64"),
+        (Field("F", TypeCode.UUID, BYTES), Runs.from_bytes([b"zz"]), "not a UUID"),
+        (Field("F", TypeCode.DECIMAL, BYTES), Runs.from_bytes([b"1,5"]), "not a decimal"),
         (
             Field("F", TypeCode.INT_ARRAY, np.dtype("<i4"), (3,)),
-            Column(np.zeros((1, 2), np.int32)),
+            Dense(np.zeros((1, 2), np.int32)),
             "shape",
         ),
     ],
 )
 def test_values_that_do_not_fit_are_refused(field, column, message):
     with pytest.raises(SchemaError, match=message):
-        encode_entries(Schema("T", KEY, (field,)), Batch(Column(np.arange(1)), {"F": column}))
+        encode_entries(Schema("T", KEY, (field,)), Batch(Dense(np.arange(1)), {"F": column}))
 
 
 def test_dates_and_times_take_milliseconds_and_timestamps_nanoseconds():
@@ -599,9 +600,9 @@ def test_dates_and_times_take_milliseconds_and_timestamps_nanoseconds():
         Field("T", TypeCode.TIMESTAMP, np.dtype("<i8")),
     )
     moment = np.array([-1_500_001], np.int64)  # nanoseconds before 1970
-    columns = {"D": Column(np.array([86_400_000])), "T": Column(moment)}
+    columns = {"D": Dense(np.array([86_400_000])), "T": Dense(moment)}
     value = bytes(
-        encode_entries(Schema("R", KEY, fields), Batch(Column(np.arange(1)), columns)).data
+        encode_entries(Schema("R", KEY, fields), Batch(Dense(np.arange(1)), columns)).data
     )[9:]
     assert value[24:33] == bytes([TypeCode.DATE]) + (86_400_000).to_bytes(8, "little")
     assert value[33] == TypeCode.TIMESTAMP
@@ -611,7 +612,7 @@ def test_dates_and_times_take_milliseconds_and_timestamps_nanoseconds():
 
 def test_a_plain_value_is_no_binary_object():
     schema = Schema(None, KEY, (Field("val", TypeCode.STRING, BYTES),))
-    page = encode_entries(schema, Batch(Column(np.array([5])), {"val": Column.from_bytes([b"hi"])}))
+    page = encode_entries(schema, Batch(Dense(np.array([5])), {"val": Runs.from_bytes([b"hi"])}))
     assert bytes(page.data) == pyignite_bytes(LongObject, 5) + pyignite_bytes(String, "hi")
 
 
@@ -619,12 +620,12 @@ def test_uuid_and_decimal_are_written_as_java_does():
     number = uuid.UUID("12345678-1234-5678-9abc-def012345678")
     page = encode_entries(
         Schema(None, KEY, (Field("val", TypeCode.UUID, BYTES),)),
-        Batch(Column(np.array([1])), {"val": uuids([number])}),
+        Batch(Dense(np.array([1])), {"val": uuids([number])}),
     )
     assert bytes(page.data)[10:] == number.bytes[7::-1] + number.bytes[:7:-1]
     page = encode_entries(
         Schema(None, KEY, (Field("val", TypeCode.DECIMAL, BYTES),)),
-        Batch(Column(np.array([1])), {"val": decimals([decimal.Decimal("-12.80")])}),
+        Batch(Dense(np.array([1])), {"val": decimals([decimal.Decimal("-12.80")])}),
     )
     # Scale 2 as written (Java keeps trailing zeros), 1280 = 0x0500 with the sign on top.
     assert bytes(page.data)[9:] == b"\x1e" + b"\x02\0\0\0" + b"\x02\0\0\0" + b"\x85\x00"
@@ -637,9 +638,9 @@ def test_the_requests_of_a_page_are_its_entries(count, most_bytes, texts):
     fields = (
         Field("A", TypeCode.STRING if texts else TypeCode.LONG, BYTES if texts else KEY.dtype),
     )
-    values = Column.from_bytes([b"x" * (i % 37) for i in range(count)]) if texts else None
-    column = values or Column(np.arange(count))
-    page = encode_entries(Schema("T", KEY, fields), Batch(Column(np.arange(count)), {"A": column}))
+    values = Runs.from_bytes([b"x" * (i % 37) for i in range(count)]) if texts else None
+    column = values or Dense(np.arange(count))
+    page = encode_entries(Schema("T", KEY, fields), Batch(Dense(np.arange(count)), {"A": column}))
     found = [(n, b"".join(views)) for n, views in page.pieces(most_bytes)]
     assert b"".join(data for _, data in found) == b"".join(page.entries(0, count))
     assert sum(n for n, _ in found) == count

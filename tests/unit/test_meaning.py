@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash
-from ignitetf.wire.columns import decode_column
+from ignitetf.wire.columns import Dense
+from ignitetf.wire.decode import decode_column
 from ignitetf.wire.infer import Evidence, infer_schema, observe_objects
 from ignitetf.wire.jdk import NotReadable, plain_object
 from ignitetf.wire.meaning import meant
@@ -43,7 +44,7 @@ def java(name, body, tag=SERIALIZABLE, known=True):
 def value(page, kind, at=0):
     data = np.frombuffer(page, np.uint8)
     column = decode_column(data, np.array([at]), kind, TypeRegistry())
-    if column.starts is None:
+    if isinstance(column, Dense):
         return column.values[0].item()
     inner = column.values[column.starts[0] : column.starts[0] + column.lengths[0]]
     return inner.tobytes() if kind.dtype == BYTES and not kind.fields else inner.tolist()

@@ -14,7 +14,8 @@ from ignitetf.net.topology import Origin, chosen_copies, place_of
 from ignitetf.node import Node
 from ignitetf.read import usage
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.columns import Batch, Dense
+from ignitetf.wire.schema import Field, Schema
 
 NODES = [uuid.UUID(int=n) for n in range(4)]
 SCHEMA = Schema(None, Field("key", TypeCode.LONG, np.dtype("<i8")), ())
@@ -106,7 +107,7 @@ def test_many_partitions_on_many_nodes_are_evened_out():
 
 
 def batches_of(*parts):
-    yield from (Batch(Column(np.asarray(part, np.int64))) for part in parts)
+    yield from (Batch(Dense(np.asarray(part, np.int64))) for part in parts)
 
 
 def last():

@@ -11,7 +11,7 @@ from source_helpers import everything
 from ignitetf.errors import SourceError
 from ignitetf.load.sources import open_source
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import Column
+from ignitetf.wire.columns import Runs, Struct
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -121,21 +121,21 @@ def found(field, column):
 
 
 def _present(field, column):
-    if isinstance(column.values, dict):
+    if isinstance(column, Struct):
         if field.type is TypeCode.MAP:
-            both = (runs(f, column.values[f.name]) for f in field.fields)
+            both = (runs(f, column.fields[f.name]) for f in field.fields)
             return [dict(zip(*pair, strict=True)) for pair in zip(*both, strict=True)]
-        parts = [found(f, column.values[f.name]) for f in field.fields]
+        parts = [found(f, column.fields[f.name]) for f in field.fields]
         names = [f.name for f in field.fields]
         return [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
-    if column.starts is not None and (field.fields or isinstance(column.values, Column)):
+    if isinstance(column, Runs) and (field.fields or isinstance(column.items, Runs)):
         return runs(field.fields[0] if field.fields else None, column)
-    if column.starts is not None and field.dtype == object:
+    if isinstance(column, Runs) and field.dtype == object:
         texts = column.to_bytes()
         if field.type == TypeCode.DECIMAL:
             return [decimal.Decimal(t.decode() or "0") for t in texts]
         return texts if field.type == TypeCode.BYTE_ARRAY else [t.decode() for t in texts]
-    if column.starts is not None:
+    if isinstance(column, Runs):
         return [
             column.values[s : s + k].tolist()
             for s, k in zip(column.starts, column.lengths, strict=True)
@@ -144,9 +144,7 @@ def _present(field, column):
 
 
 def runs(item, column):
-    inner = column.values
-    if not isinstance(inner, Column):
-        inner = Column(inner)
+    inner = column.items
     flat = [t.decode() for t in inner.to_bytes()] if item is None else found(item, inner)
     return [flat[s : s + k] for s, k in zip(column.starts, column.lengths, strict=True)]
 

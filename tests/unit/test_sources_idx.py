@@ -15,7 +15,7 @@ from ignitetf.load.sources import open_source
 from ignitetf.load.sources.base import BATCH_BYTES
 from ignitetf.load.sources.digits import digits
 from ignitetf.load.sources.mnist import FILES, mnist
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.columns import Batch
 
 IMAGES = np.arange(7 * 28 * 28, dtype=np.uint32).astype(np.uint8).reshape(7, 28, 28)
 LABELS = np.array([5, 0, 4, 1, 9, 2, 1], np.uint8)

@@ -13,7 +13,8 @@ from ignitetf.load.sources import KINDS, open_source, records
 from ignitetf.load.sources.base import MAX_SKIPPED, RUNNING_KEY
 from ignitetf.load.sources.values import column_of, field_of
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import Batch, Column, Schema, field_for
+from ignitetf.wire.columns import Batch, Dense
+from ignitetf.wire.schema import Schema, field_for
 
 ROWS = [
     {
@@ -146,19 +147,19 @@ def test_an_iterable_that_fails():
 def test_column_batches():
     schema = Schema("T", RUNNING_KEY, (field_for("X", np.dtype(np.float32), (2,)),))
     arrays = [np.full((n, 2), n, np.float32) for n in (3, 1, 4)]
-    batches = [Batch(None, {"X": Column(a)}) for a in arrays]
+    batches = [Batch(None, {"X": Dense(a)}) for a in arrays]
     source = open_source("records", batches, schema=schema)
     got = everything(source)
     assert got["key"] == list(range(8))
     assert np.array_equal(np.stack(got["X"]), np.concatenate(arrays))
     check_resume(source, max_bytes=16)
-    keyed = [Batch(Column(np.array([5, 7])), {"X": Column(np.ones((2, 2), np.float32))})]
+    keyed = [Batch(Dense(np.array([5, 7])), {"X": Dense(np.ones((2, 2), np.float32))})]
     assert everything(open_source("records", keyed, schema=schema))["key"] == [5, 7]
     with pytest.raises(ConfigError, match="need a schema"):
         open_source("records", batches)
     with pytest.raises(SourceError, match="lacks the column"):
-        everything(open_source("records", [Batch(Column(np.arange(2)), {})], schema=schema))
-    uneven = Batch(Column(np.arange(2)), {"X": Column(np.ones((3, 2), np.float32))})
+        everything(open_source("records", [Batch(Dense(np.arange(2)), {})], schema=schema))
+    uneven = Batch(Dense(np.arange(2)), {"X": Dense(np.ones((3, 2), np.float32))})
     with pytest.raises(SourceError, match="another length"):
         everything(open_source("records", [uneven], schema=schema))
 

@@ -13,7 +13,7 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources import open_source
 from ignitetf.load.sources.vocxml import VocError, main_object, parse_voc
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import Column
+from ignitetf.wire.columns import Struct
 
 
 def note(*objects):
@@ -70,7 +70,7 @@ def test_images_and_annotations(folder):
     assert notes.schema.affinity_key == "IMAGE_ID"
     assert [f.name for f in notes.schema.key.fields] == ["IMAGE_ID", "N"]
     batch = next(notes.batches())
-    keys = {name: column.values.tolist() for name, column in batch.key.values.items()}
+    keys = {name: column.values.tolist() for name, column in batch.key.fields.items()}
     assert keys == {"IMAGE_ID": [0, 0, 1, 2, 2, 2], "N": [0, 1, 0, 0, 1, 2]}
     assert batch.columns["CLASS"].to_bytes() == [b"dog", b"cat", b"cat", b"ant", b"dog", b"dog"]
     assert batch.columns["DIFFICULT"].values.tolist() == [1] * 6
@@ -92,7 +92,7 @@ def test_both_tables_resume(folder):
     def rows(start):
         out = []
         for batch in notes.batches(start, max_bytes=64):
-            columns = batch.key.values
+            columns = batch.key.fields
             out += zip(
                 columns["IMAGE_ID"].values.tolist(),
                 columns["N"].values.tolist(),
@@ -220,8 +220,8 @@ def test_a_bad_pair_is_named_or_left_out_of_both_tables(folder, case, decode):
         ids = {}
         for part_name, part in parts.items():
             (batch,) = part.batches()
-            key = batch.key.values
-            key = key["IMAGE_ID"].values if isinstance(key, dict) else key
+            key = batch.key
+            key = (key.fields["IMAGE_ID"] if isinstance(key, Struct) else key).values
             ids[part_name] = sorted(set(key.tolist()))
             assert len(part.skipped) == 1
             assert words.split()[-1] in part.skipped[0].reason
@@ -332,5 +332,5 @@ def test_real_pairs_agree_with_a_second_reader():
 
 def test_keys_are_columns_of_a_composite(folder):
     batch = next(open_source("voc", folder).parts["annotations"].batches())
-    assert isinstance(batch.key, Column)
+    assert isinstance(batch.key, Struct)
     assert len(batch.key) == len(batch) == 6

@@ -15,7 +15,8 @@ from ignitetf.tables.catalog import Manifest
 from ignitetf.tables.splits import Division, balanced, divided, fold_fractions
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Column, Field, Schema
+from ignitetf.wire.columns import Dense, Runs
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 ODD = 0x9E3779B97F4A7C15
 TOP = 1 << 64
@@ -53,9 +54,9 @@ def test_marks_depend_on_the_key_and_not_on_its_name_or_width():
     def marks(name, code, dtype, column):
         return marks_of(Schema("T", Field(name, code, np.dtype(dtype)), ()), column).tolist()
 
-    long = marks("key", TypeCode.LONG, "i8", Column(np.array([5, -7])))
-    assert long == marks("ID", TypeCode.INT, "i4", Column(np.array([5, -7], np.int32)))
-    text = Column.from_bytes([b"a", "ключ".encode()])
+    long = marks("key", TypeCode.LONG, "i8", Dense(np.array([5, -7])))
+    assert long == marks("ID", TypeCode.INT, "i4", Dense(np.array([5, -7], np.int32)))
+    text = Runs.from_bytes([b"a", "ключ".encode()])
     assert marks("key", TypeCode.STRING, BYTES, text) == marks("N", TypeCode.STRING, BYTES, text)
 
 
@@ -92,11 +93,11 @@ WEIGHTS = st.lists(st.integers(1, 20), min_size=1, max_size=5)
 
 def column_of(labels):
     values = np.array([0 if label is None else label for label in labels], np.int32)
-    return Column(values, valid=np.array([label is not None for label in labels]))
+    return Dense(values, valid=np.array([label is not None for label in labels]))
 
 
 def text_column(labels):
-    return Column.from_bytes([None if label is None else f"ä{label}".encode() for label in labels])
+    return Runs.from_bytes([None if label is None else f"ä{label}".encode() for label in labels])
 
 
 @pytest.mark.parametrize("make", [column_of, text_column])
@@ -184,7 +185,7 @@ def test_fractions_that_add_up_within_a_billionth():
 
 def test_a_field_with_too_many_values():
     with pytest.raises(ConfigError, match="60,000 values"):
-        balanced(divided({"a": 0.5, "b": 0.5}, 0, "X"), numbers(60_000), Column(np.arange(60_000)))
+        balanced(divided({"a": 0.5, "b": 0.5}, 0, "X"), numbers(60_000), Dense(np.arange(60_000)))
 
 
 SCHEMA = Schema("T", Field("key", TypeCode.LONG, np.dtype("i8")), ())

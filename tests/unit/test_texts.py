@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ignitetf._core import _native
 from ignitetf.errors import WireError
-from ignitetf.wire import texts
-from ignitetf.wire.schema import Column
+from ignitetf.wire import runs as texts
+from ignitetf.wire.columns import Dense, Runs
 
 
 @given(st.binary(max_size=300), st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40))))
@@ -22,7 +22,7 @@ def test_runs_are_the_slices_of_the_page(page, runs):
     starts, lengths = (np.array([run[i] for run in runs], np.int64) for i in (0, 1))
     expected = [page[a : a + n] for a, n in runs]
     assert texts.bytes_of(data, starts, lengths).tolist() == expected
-    backwards = Column(data, starts, lengths)[::-1]
+    backwards = Runs(Dense(data), starts, lengths)[::-1]
     assert backwards.to_bytes() == expected[::-1]
 
 

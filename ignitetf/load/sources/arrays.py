@@ -32,8 +32,9 @@ from ignitetf.load.sources.times import moments_in
 from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of, strings_column
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch, Column, Dense, Runs
 from ignitetf.wire.datatypes import INTEGERS
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 __all__ = ["ArraySource", "array_column", "array_field", "key_field_of", "take_key"]
 
@@ -201,10 +202,10 @@ def array_column(field: Field, values: NDArray[Any], name: str) -> Column:
         if kind in "US" and field.shape:
             return strings_column(field, values.tolist())
         if kind == "U":
-            return Column.from_bytes([text.encode() for text in values.tolist()])
+            return Runs.from_bytes([text.encode() for text in values.tolist()])
         if kind == "S":
-            return Column.from_bytes(values.tolist())
-        return Column(cast_array(field.dtype, values))
+            return Runs.from_bytes(values.tolist())
+        return Dense(cast_array(field.dtype, values))
     except UNFIT as error:
         hint = getattr(error, "hint", None) or "repair or leave out the array"
         raise SourceError(f"{name}: {one_line(error)}", hint=hint) from error
@@ -217,7 +218,7 @@ def _timestamps(values: NDArray[Any]) -> Column:
     for unit in ("s", "ms", "us", "ns"):
         whole = values.astype(f"datetime64[{unit}]")
         if np.array_equal(whole.astype(values.dtype), values) and (whole == values).all():
-            return Column(moments_in(whole.astype(np.int64), unit))
+            return Dense(moments_in(whole.astype(np.int64), unit))
     raise SchemaError("a time that nanoseconds since 1970 cannot count")
 
 
@@ -255,8 +256,8 @@ def take_key(columns: dict[str, Column], name: str | None, first: int, last: int
     if name is None:
         return keys_of(np.arange(first, last))
     key = columns.pop(name)
-    if key.starts is not None or not isinstance(key.values, np.ndarray):
+    if not isinstance(key, Dense):
         return key
     if key.values.dtype == np.uint64 and len(key) and key.values.max() > np.iinfo(np.int64).max:
         raise SourceError(f"a key in records {first} to {last - 1} does not fit into a long")
-    return Column(key.values.astype(np.int64), valid=key.valid)
+    return Dense(key.values.astype(np.int64), valid=key.valid)

@@ -21,10 +21,11 @@ from ignitetf.errors import SchemaError, SourceError
 from ignitetf.load.sources.arrowplain import import_pyarrow, is_uuid, plain_field, refusal
 from ignitetf.load.sources.exact import stored_field
 from ignitetf.load.sources.times import check_years, moments, moments_in
+from ignitetf.wire.arrow import FIELD_METADATA
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.concat import FIELD_METADATA
+from ignitetf.wire.columns import Column, Dense, Runs, Struct
 from ignitetf.wire.datatypes import DATA_TYPES, LIST_OF, Family, family_of
-from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for, is_identifier
+from ignitetf.wire.schema import BYTES, Field, Shape, field_for, is_identifier
 
 __all__ = ["arrow_column", "arrow_field", "marked_field"]
 
@@ -205,23 +206,21 @@ def arrow_column(field: Field, array: Any) -> Column:
         return _uuids(array, valid)
     if field.dtype == BYTES:
         return _bytes(pa, field, array, valid)
-    return Column(_numbers(pa, field, array), valid=valid)
+    return Dense(_numbers(pa, field, array), valid=valid)
 
 
 def _nested(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
     """Return structs as objects, maps as two lists, and lists of what is not an array."""
     if field.type is TypeCode.OBJECT:
         inner = zip(field.fields, array.flatten(), strict=True)  # null where the struct is
-        return Column({f.name: _part(f, part, valid) for f, part in inner}, valid=valid)
+        return Struct({f.name: _part(f, part, valid) for f, part in inner}, valid=valid)
     lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     flat = array.flatten()
     if field.type is not TypeCode.MAP:
-        return Column.from_offsets(_items(field.fields[0], flat), offsets, valid)
+        return Runs.from_offsets(_items(field.fields[0], flat), offsets, valid)
     pairs = zip(field.fields, flat.flatten(), strict=True)
-    return Column(
-        {f.name: Column.from_offsets(_items(f, a), offsets) for f, a in pairs}, valid=valid
-    )
+    return Struct({f.name: Runs.from_offsets(_items(f, a), offsets) for f, a in pairs}, valid=valid)
 
 
 def _part(field: Field, array: Any, outer: NDArray[np.bool_] | None) -> Column:
@@ -231,15 +230,14 @@ def _part(field: Field, array: Any, outer: NDArray[np.bool_] | None) -> Column:
         return column
     if not (column.valid if outer is None else column.valid | ~outer).all():
         raise SourceError(f"a null in its field {field.name}, which must have none")
-    return replace(column, valid=None)
+    return column.marked(None)
 
 
-def _items(field: Field, array: Any) -> NDArray[Any] | Column:
+def _items(field: Field, array: Any) -> Column:
     column = arrow_column(field, array)
     if column.valid is not None and not field.nullable:
         raise SourceError("a null inside a list")
-    plain = column.starts is None and column.valid is None and isinstance(column.values, np.ndarray)
-    return column.values if plain else column  # type: ignore[return-value]
+    return column
 
 
 def _uuids(array: Any, valid: NDArray[np.bool_] | None) -> Column:
@@ -249,7 +247,7 @@ def _uuids(array: Any, valid: NDArray[np.bool_] | None) -> Column:
     digits = np.frombuffer(bytes(raw).hex().encode(), np.uint8).reshape(n, 32)
     texts = np.full((n, 36), ord("-"), np.uint8)
     texts[:, [i for i in range(36) if i not in (8, 13, 18, 23)]] = digits
-    return Column.from_offsets(texts.reshape(-1), np.arange(n + 1) * 36, valid)
+    return Runs.from_offsets(Dense(texts.reshape(-1)), np.arange(n + 1) * 36, valid)
 
 
 def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
@@ -296,7 +294,7 @@ def _cast(pa: Any, field: Field, array: Any) -> Any:
 def _bytes(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
     if pa.types.is_null(array.type):
         nothing: list[bytes | None] = [None] * len(array)
-        return Column.from_bytes(nothing)
+        return Runs.from_bytes(nothing)
     array = _cast(pa, field, array).cast(pa.large_binary())
     n = len(array)
     _, offset_buffer, data = array.buffers()
@@ -306,7 +304,7 @@ def _bytes(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -
     lengths = np.diff(offsets)
     if valid is not None:
         lengths = np.where(valid, lengths, 0)
-    return Column(flat, offsets[:-1], lengths, valid)
+    return Runs(Dense(flat), offsets[:-1], lengths, valid)
 
 
 def _lists(inner: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
@@ -314,9 +312,7 @@ def _lists(inner: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
     if column.valid is not None:
         raise SourceError("a null inside a list")
     lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    flat = column.values if inner.dtype != BYTES else column
-    assert not isinstance(flat, dict)
-    return Column(flat, np.cumsum(lengths) - lengths, lengths, valid)
+    return Runs(column, np.cumsum(lengths) - lengths, lengths, valid)
 
 
 def _fixed_bytes(field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
@@ -324,7 +320,7 @@ def _fixed_bytes(field: Field, array: Any, valid: NDArray[np.bool_] | None) -> C
     size, n = array.type.byte_width, len(array)
     flat = np.frombuffer(array.buffers()[1], np.uint8, n * size, array.offset * size)
     shape = tuple(k or 0 for k in field.shape)
-    return Column(flat.reshape(n, *shape), valid=valid)
+    return Dense(flat.reshape(n, *shape), valid=valid)
 
 
 def _fixed_lists(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
@@ -338,4 +334,4 @@ def _fixed_lists(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | N
                 raise SourceError("a null inside a list")
     flat = _numbers(pa, Field(field.name, TypeCode.LONG, field.dtype), values)
     shape = tuple(k or 0 for k in field.shape)
-    return Column(flat.reshape(n, *shape), valid=valid)
+    return Dense(flat.reshape(n, *shape), valid=valid)

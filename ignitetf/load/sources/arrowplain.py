@@ -42,11 +42,7 @@ def import_pyarrow(what: str) -> Any:
     Raises:
         MissingExtra: It is not installed.
     """
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise MissingExtra.of(f"{what} are read through pyarrow", "arrow", error) from error
-    return pyarrow
+    return MissingExtra.module("pyarrow", f"{what} are read through pyarrow", "arrow")
 
 
 def refusal(name: str, what: object, hint: str | None = None) -> SourceError:

@@ -16,7 +16,7 @@ from ignitetf.load.sources.arrow import arrow_column
 from ignitetf.load.sources.arrowplain import import_pyarrow, plain_array
 from ignitetf.load.sources.location import one_line, reading
 from ignitetf.load.sources.tabular import Table
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.columns import Batch, Column
 
 __all__ = ["ArrowTable"]
 

@@ -31,8 +31,9 @@ from ignitetf.load.kinds import KINDS
 from ignitetf.load.sources.classes import Numbering
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Batch, Column, Dense
 from ignitetf.wire.encoders import LARGE_BYTES
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 __all__ = [
     "BATCH_BYTES",
@@ -180,7 +181,7 @@ class Source(ABC):
 
 def keys_of(numbers: NDArray[np.int64] | list[int]) -> Column:
     """Return the running keys of records with these numbers."""
-    return Column(np.asarray(numbers, np.int64))
+    return Dense(np.asarray(numbers, np.int64))
 
 
 def batch_bytes(schema: Schema) -> int:

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from ignitetf.errors import SourceError
 from ignitetf.load.sources.base import Source, keys_of
 from ignitetf.load.sources.difference import difference
 from ignitetf.load.sources.location import Place, digest, locate, reading
 from ignitetf.tables.storage import OnBadRecord
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.columns import Batch, Dense, values_of
 
 __all__ = ["ChainSource", "files_at"]
 
@@ -134,5 +132,4 @@ class ChainSource(Source):
         columns = {name: batch.columns[name] for name in self.schema.names}
         if self.key_name is not None or batch.key is None:
             return Batch(batch.key, columns)
-        assert isinstance(batch.key.values, np.ndarray)
-        return Batch(Column(batch.key.values + base), columns)
+        return Batch(Dense(values_of(batch.key) + base), columns)

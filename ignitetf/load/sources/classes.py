@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.wire.schema import Batch, Column
+from ignitetf.wire.columns import Batch, Column, Dense, Runs
 
 __all__ = ["Numbering"]
 
@@ -78,9 +78,11 @@ class Numbering:
         return replace(batch, columns=columns)
 
     def _column(self, name: str, column: Column) -> Column:
-        labels = column.values
-        if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu":
+        if isinstance(column, Runs):
+            return replace(column, items=self._column(name, column.items))
+        if not isinstance(column, Dense) or column.values.dtype.kind not in "iu":
             return column
+        labels = column.values
         if labels.size and int(labels.max()) >= len(self.own):
             raise SourceError(
                 f"{name} {int(labels.max())} is none of the {len(self.own):,} classes",
@@ -93,4 +95,4 @@ class Numbering:
             )
         # Negative labels, of rows without a class, stay.
         moved = self._numbers.astype(labels.dtype)[np.maximum(labels, 0)]
-        return replace(column, values=np.where(labels < 0, labels, moved))
+        return Dense(np.where(labels < 0, labels, moved), column.valid)

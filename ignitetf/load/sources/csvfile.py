@@ -37,7 +37,7 @@ from ignitetf.load.sources.location import Place, digest, open_plain, reading
 from ignitetf.load.sources.tabular import Table
 from ignitetf.load.sources.utf8 import NOT_UTF8, Utf8Stream
 from ignitetf.tables.storage import OnBadRecord
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.columns import Batch
 
 __all__ = ["CsvSource", "csv"]
 

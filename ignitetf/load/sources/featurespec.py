@@ -24,7 +24,8 @@ from ignitetf.load.sources.exact import cast_array, stored_field
 from ignitetf.load.sources.example import BYTES_LIST, FLOAT_LIST, INT64_LIST, Feature
 from ignitetf.load.sources.values import column_of
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Column, Field, Shape, field_for
+from ignitetf.wire.columns import Column, Dense
+from ignitetf.wire.schema import BYTES, Field, Shape, field_for
 
 __all__ = ["FeatureSpec", "declared_specs", "inferred_specs"]
 
@@ -118,7 +119,7 @@ class FeatureSpec:
             return column_of(self.field, [self._row(row) for row in values])
         if self.field.dtype == np.bool_ and values.dtype == np.int64:
             return column_of(self.field, [self._row(row) for row in values])
-        return Column(cast_array(self.field.dtype, values).reshape(n, *shape))
+        return Dense(cast_array(self.field.dtype, values).reshape(n, *shape))
 
     def _row(self, row: NDArray[Any]) -> Any:
         if self.field.dtype == BYTES:

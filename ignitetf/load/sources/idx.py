@@ -38,7 +38,8 @@ from ignitetf.load.sources.location import (
     skip_bytes,
 )
 from ignitetf.tables.storage import OnBadRecord
-from ignitetf.wire.schema import Batch, Column, Field, Schema, field_for
+from ignitetf.wire.columns import Batch, Column, Dense
+from ignitetf.wire.schema import Field, Schema, field_for
 
 __all__ = ["IdxFile", "IdxSource", "idx"]
 
@@ -197,7 +198,9 @@ class IdxSource(Source):
         labels = None if self.labels is None else self.labels.read(start, rows)
         for values in self.images.read(start, rows):
             count = len(values)
-            columns = {"IMAGE": Column(values.reshape(count, *(n or 0 for n in shape)))}
+            columns: dict[str, Column] = {
+                "IMAGE": Dense(values.reshape(count, *(n or 0 for n in shape)))
+            }
             batch = Batch(keys_of(np.arange(first, first + count)), columns)
             if labels is not None:
                 batch = self._label(batch, next(labels), first)
@@ -207,7 +210,7 @@ class IdxSource(Source):
     def _label(self, batch: Batch, labels: NDArray[np.generic], first: int) -> Batch:
         """Return the batch with its labels, without records whose label is not a class."""
         numbers = labels.astype(self.schema["LABEL"].dtype)
-        batch.columns["LABEL"] = Column(numbers)
+        batch.columns["LABEL"] = Dense(numbers)
         if self.class_names is None:
             return batch
         good = (numbers >= 0) & (numbers < len(self.class_names))

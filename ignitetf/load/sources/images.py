@@ -43,7 +43,8 @@ from ignitetf.load.sources.pictures import (
 from ignitetf.load.sources.workers import Workers
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
+from ignitetf.wire.columns import Batch, Column, Dense, Runs
+from ignitetf.wire.schema import BYTES, Field, Schema, field_for
 
 __all__ = ["ImageSource", "images"]
 
@@ -195,11 +196,11 @@ class ImageSource(Source):
         image = image_column(pictures, self.shape, self.recipe.dtype)
         rows = np.array(numbers, np.int64)
         own = self.labels.names
-        columns = {"IMAGE": image, "NAME": Column.from_bytes(names) if own is None else own[rows]}
+        columns = {"IMAGE": image, "NAME": Runs.from_bytes(names) if own is None else own[rows]}
         columns |= {name: column[rows] for name, column in self.labels.columns.items()}
         if self.labelled:
             labels = np.array([self.files.label(n) for n in numbers], np.int32)
-            columns["LABEL"] = Column(labels)
+            columns["LABEL"] = Dense(labels)
         return Batch(keys_of(numbers), columns)
 
     def _note_turned(self, name: str) -> None:
@@ -218,11 +219,11 @@ def image_column(
 ) -> Column:
     """Return a column of blobs, or of arrays of one shape."""
     if shape is None:
-        return Column.from_bytes([p for p in pictures if isinstance(p, bytes)])
+        return Runs.from_bytes([p for p in pictures if isinstance(p, bytes)])
     dense = np.empty((len(pictures), *shape), dtype)
     for i, picture in enumerate(pictures):
         dense[i] = picture
-    return Column(dense)
+    return Dense(dense)
 
 
 def images(

@@ -29,8 +29,8 @@ from ignitetf.load.sources.labelvalues import HINT, TEXTS, label_values
 from ignitetf.load.sources.location import Place, digest, reading
 from ignitetf.load.sources.pictures import picture_suffixes
 from ignitetf.tables.storage import OnBadRecord
-from ignitetf.wire.concat import concat
-from ignitetf.wire.schema import Column, Field, field_for
+from ignitetf.wire.columns import Column, Dense, concat, runs_of, values_of
+from ignitetf.wire.schema import Field, field_for
 
 __all__ = ["CLASSES_FILE", "LABEL_HEADINGS", "PATH_HEADINGS", "Labels", "read_labels"]
 
@@ -161,7 +161,7 @@ def _plain(
     return Labels(
         paths,
         fields=fields,
-        columns={"LABEL": Column(labelled.values)},
+        columns={"LABEL": Dense(labelled.values)},
         notes=labelled.notes,
         stamp=_stamp(table, fields),
     )
@@ -196,10 +196,10 @@ def _typed(
     whole = concat(batches)
     columns = dict(whole.columns)
     taken = [
-        [cell.decode().strip() for cell in columns.pop(names[i].upper()).to_bytes()] for i in texts
+        [cell.decode().strip() for cell in runs_of(columns.pop(names[i].upper())).to_bytes()]
+        for i in texts
     ]
-    assert whole.key is not None
-    rows = (np.asarray(whole.key.values) + 2).tolist()
+    rows = (values_of(whole.key) + 2).tolist()
     if "" in taken[0]:
         raise SourceError(
             f"{table.name}: row {rows[taken[0].index('')]} has no path",
@@ -232,7 +232,7 @@ def _typed(
         own_names = None if own_names is None else own_names[kept]
     if labelled.own is not None:
         fields = [labelled.own, *fields]
-        columns = {"LABEL": Column(labelled.values), **columns}
+        columns = {"LABEL": Dense(labelled.values), **columns}
     return Labels(
         [taken[0][i] for i in labelled.rows],
         labelled.numbers,

@@ -38,7 +38,8 @@ from ignitetf.load.sources.location import (
     skip_bytes,
 )
 from ignitetf.tables.storage import OnBadRecord
-from ignitetf.wire.schema import Batch, Field, Schema
+from ignitetf.wire.columns import Batch
+from ignitetf.wire.schema import Field, Schema
 
 __all__ = ["NpzSource", "npz"]
 

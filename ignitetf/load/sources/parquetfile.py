@@ -19,7 +19,7 @@ from ignitetf.load.sources.base import Source, keys_of, rows_per_batch
 from ignitetf.load.sources.chain import ChainSource, files_at
 from ignitetf.load.sources.location import Place, digest, reading
 from ignitetf.tables.storage import OnBadRecord
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.columns import Batch
 
 __all__ = ["ParquetSource", "parquet"]
 

@@ -30,7 +30,8 @@ from ignitetf.load.sources.location import digest, one_line
 from ignitetf.load.sources.stream import StreamSource, arrow_columns
 from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of
 from ignitetf.tables.storage import OnBadRecord
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.columns import Batch, Column
+from ignitetf.wire.schema import Field, Schema
 
 __all__ = ["RecordSource", "records"]
 

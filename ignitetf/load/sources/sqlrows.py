@@ -33,13 +33,14 @@ from ignitetf.sql.tokens import is_query
 from ignitetf.tables.catalog import list_manifests
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import OpCode, TypeCode
-from ignitetf.wire.columns import decode_column
+from ignitetf.wire.columns import Batch, Column
 from ignitetf.wire.datatypes import ARRAY_ELEMENT
+from ignitetf.wire.decode import decode_column
 from ignitetf.wire.frames import Page, read_first_sql_page, read_page
 from ignitetf.wire.infer import Evidence, infer_schema, observe_objects
 from ignitetf.wire.objects import find_rows, unwrap
 from ignitetf.wire.requests import cursor_request, sql_request
-from ignitetf.wire.schema import BYTES, Batch, Column, Field
+from ignitetf.wire.schema import BYTES, Field
 from ignitetf.wire.types import TypeRegistry
 from ignitetf.wire.zones import Zone
 

@@ -20,7 +20,7 @@ from ignitetf.load.sources.base import keys_of, rows_per_batch
 from ignitetf.load.sources.location import Place, digest, reading
 from ignitetf.load.sources.producers import unsaid_columns
 from ignitetf.tables.storage import OnBadRecord
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.columns import Batch
 
 __all__ = ["StreamSource", "arrow_columns", "stream"]
 

@@ -15,7 +15,8 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrays import key_field_of, take_key
 from ignitetf.load.sources.base import Source, keys_of, rows_per_batch, type_name
 from ignitetf.load.sources.location import Place
-from ignitetf.wire.schema import Batch, Column, Field, Schema
+from ignitetf.wire.columns import Batch, Column
+from ignitetf.wire.schema import Field, Schema
 
 __all__ = ["Table"]
 
@@ -57,7 +58,7 @@ class Table(Source):
         else:
             numbers, columns = self._without_null_keys(columns, numbers)
             key = take_key(columns, self.key_name, 0, len(numbers))
-            key = Column(key.values, key.starts, key.lengths)
+            key = key.marked(None)
         whole = Batch(key, columns)
         count = len(numbers)
         rows = rows_per_batch(whole.nbytes // max(1, count), max_bytes)

@@ -41,7 +41,8 @@ from ignitetf.load.sources.featurespec import FeatureSpec, declared_specs, infer
 from ignitetf.load.sources.location import Place, Stream, digest, open_plain, reading
 from ignitetf.load.sources.values import column_of
 from ignitetf.tables.storage import OnBadRecord
-from ignitetf.wire.schema import BYTES, Batch, Column, Schema
+from ignitetf.wire.columns import Batch, Column, Dense, Runs
+from ignitetf.wire.schema import BYTES, Schema
 
 __all__ = ["TfRecordSource", "tfrecord"]
 
@@ -375,7 +376,7 @@ class TfRecordSource(Source):
             return spec.column(part.view(spec.field.dtype))
         if spec.field.shape or spec.field.type.name == "STRING":
             raise SchemaError("read one by one")
-        return Column(flat, frames.starts + a, np.full(len(rows), b - a, np.int64))
+        return Runs(Dense(flat), frames.starts + a, np.full(len(rows), b - a, np.int64))
 
 
 def _same_layout(rows: NDArray[np.uint8], spans: Sequence[tuple[int, tuple[int, int]]]) -> bool:

@@ -29,8 +29,9 @@ from ignitetf.load.sources.exact import (
 )
 from ignitetf.load.sources.times import exact_moments
 from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Column, Dense, Runs, Struct
 from ignitetf.wire.datatypes import DATA_TYPES, LIST_OF
-from ignitetf.wire.schema import BYTES, Column, Field, Shape, is_identifier
+from ignitetf.wire.schema import BYTES, Field, Shape, is_identifier
 
 __all__ = ["UNFIT", "column_of", "field_of", "names_of", "strings_column"]
 
@@ -175,12 +176,12 @@ def column_of(field: Field, values: Sequence[Any]) -> Column:
     if field.type == TypeCode.STRING_ARRAY:
         return strings_column(field, [() if v is None else v for v in values], valid)
     if field.dtype == BYTES and (to_bytes := _TO_BYTES.get(field.type)) is not None:
-        return Column.from_bytes([None if v is None else to_bytes(v) for v in values])
+        return Runs.from_bytes([None if v is None else to_bytes(v) for v in values])
     if (to_number := _TO_NUMBER.get(field.type)) is not None:
         numbers = [0 if v is None else to_number(v) for v in values]
         if field.type is TypeCode.TIMESTAMP:
-            return Column(exact_moments(numbers), valid=valid)
-        return Column(np.array(numbers, np.int64), valid=valid)
+            return Dense(exact_moments(numbers), valid=valid)
+        return Dense(np.array(numbers, np.int64), valid=valid)
     if field.ragged:
         return _runs(field, values, valid)
     return _dense(field, values, valid)
@@ -197,12 +198,14 @@ def _nested(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None
         known = {f.name for f in field.fields}
         if unknown := next((key for v in whole for key in v if key not in known), None):
             raise SchemaError(f"no field {unknown!r} in it: {', '.join(sorted(known))}")
-        return Column({f.name: _object_column(f, values) for f in field.fields}, valid=valid)
+        return Struct({f.name: _object_column(f, values) for f in field.fields}, valid=valid)
     if field.type is TypeCode.MAP:
         keys, items = field.fields
         lists = ([list(v) for v in whole], [list(v.values()) for v in whole])
-        columns = {f.name: _list(f, v, None) for f, v in zip((keys, items), lists, strict=True)}
-        return Column(columns, valid=valid)
+        columns: dict[str, Column] = {
+            f.name: _list(f, v, None) for f, v in zip((keys, items), lists, strict=True)
+        }
+        return Struct(columns, valid)
     return _list(field.fields[0], whole, valid)
 
 
@@ -217,7 +220,7 @@ def _object_column(field: Field, values: Sequence[Any]) -> Column:
         return column_of(replace(field, nullable=True), [None] * len(values))
     spread = column[np.maximum(np.cumsum(rows) - 1, 0)]
     marks = rows if spread.valid is None else rows & spread.valid
-    return replace(spread, valid=marks if field.nullable else None)
+    return spread.marked(marks if field.nullable else None)
 
 
 def _list(item: Field, lists: Sequence[Any], valid: NDArray[np.bool_] | None) -> Column:
@@ -225,8 +228,7 @@ def _list(item: Field, lists: Sequence[Any], valid: NDArray[np.bool_] | None) ->
         raise SchemaError("a text instead of a list")
     inner = column_of(item, [one for v in lists for one in v])
     offsets = np.cumsum([0, *(len(v) for v in lists)], dtype=np.int64)
-    plain = inner.starts is None and inner.valid is None and isinstance(inner.values, np.ndarray)
-    return Column.from_offsets(inner.values if plain else inner, offsets, valid)  # type: ignore[arg-type]
+    return Runs.from_offsets(inner, offsets, valid)
 
 
 def _text(value: Any) -> bytes:
@@ -322,23 +324,23 @@ def strings_column(
         flat += texts
         lengths[i] = len(texts)
     starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[:-1]
-    return Column(Column.from_bytes(flat), starts, lengths, valid)
+    return Runs(Runs.from_bytes(flat), starts, lengths, valid)
 
 
-def _dense(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None) -> Column:
+def _dense(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None) -> Dense:
     shape = tuple(n or 0 for n in field.shape)
     if valid is None:
         if not len(values):
-            return Column(np.empty((0, *shape), field.dtype))
+            return Dense(np.empty((0, *shape), field.dtype))
         whole = exact_array(values, field.dtype)
         if whole.shape != (len(values), *shape):
             raise SchemaError(f"shape {list(whole.shape[1:])}, expected {list(shape)}")
-        return Column(whole)
+        return Dense(whole)
     out = np.zeros((len(values), *shape), field.dtype)
     present = [v for v in values if v is not None]
     if present:
         out[valid] = _dense(field, present, None).values
-    return Column(out, valid=valid)
+    return Dense(out, valid=valid)
 
 
 def _runs(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None) -> Column:
@@ -360,4 +362,4 @@ def _runs(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None) 
     lengths = np.fromiter((len(p) for p in pieces), np.int64, len(pieces))
     starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))[:-1]
     flat = np.concatenate(pieces) if pieces else np.empty(0, field.dtype)
-    return Column(flat, starts, lengths, valid)
+    return Runs(Dense(flat), starts, lengths, valid)

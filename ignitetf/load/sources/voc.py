@@ -32,7 +32,8 @@ from ignitetf.load.sources.vocfolder import Pair, VocFolder
 from ignitetf.load.sources.vocxml import VocObject, main_object
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema, field_for
+from ignitetf.wire.columns import Batch, Dense, Runs, Struct
+from ignitetf.wire.schema import BYTES, Field, Schema, field_for
 
 __all__ = ["VocAnnotations", "VocImages", "voc"]
 
@@ -122,13 +123,13 @@ class VocImages(Source):
             "IMAGE": image_column(
                 [p.picture for p in pairs], tuple(n or 0 for n in shape) if shape else None
             ),
-            "NAME": Column.from_bytes(names),
-            "WIDTH": Column(np.array([pair.width for pair in pairs], np.int32)),
-            "HEIGHT": Column(np.array([pair.height for pair in pairs], np.int32)),
-            "LABEL": Column(np.array([label_of[item.name] for item in mains], np.int32)),
-            **{c: Column(np.ascontiguousarray(corners[:, i])) for i, c in enumerate(_CORNERS)},
-            "BOXES": Column.from_offsets(boxes, offsets * 4),
-            "BOX_LABELS": Column.from_offsets(labels, offsets),
+            "NAME": Runs.from_bytes(names),
+            "WIDTH": Dense(np.array([pair.width for pair in pairs], np.int32)),
+            "HEIGHT": Dense(np.array([pair.height for pair in pairs], np.int32)),
+            "LABEL": Dense(np.array([label_of[item.name] for item in mains], np.int32)),
+            **{c: Dense(np.ascontiguousarray(corners[:, i])) for i, c in enumerate(_CORNERS)},
+            "BOXES": Runs.from_offsets(Dense(boxes), offsets * 4),
+            "BOX_LABELS": Runs.from_offsets(Dense(labels), offsets),
         }
         return Batch(keys_of(numbers), columns)
 
@@ -200,20 +201,20 @@ class VocAnnotations(Source):
         items = [item for _, _, item in found]
         names = [readable_name(self.folder.names[number]).encode() for number, _, _ in found]
         boxes = np.array([item.box for item in items], np.float32).reshape(-1, 4)
-        key = Column(
+        key = Struct(
             {
                 "IMAGE_ID": keys_of([number for number, _, _ in found]),
-                "N": Column(np.array([n for _, n, _ in found], np.int32)),
+                "N": Dense(np.array([n for _, n, _ in found], np.int32)),
             }
         )
         labels = [self.folder.label_of[item.name] for item in items]
         columns = {
-            "NAME": Column.from_bytes(names),
-            "CLASS": Column.from_bytes([item.name.encode() for item in items]),
-            "LABEL": Column(np.array(labels, np.int32)),
-            **{c: Column(np.ascontiguousarray(boxes[:, i])) for i, c in enumerate(_CORNERS)},
-            "DIFFICULT": Column(np.array([item.difficult for item in items], np.int32)),
-            "TRUNCATED": Column(np.array([item.truncated for item in items], np.int32)),
+            "NAME": Runs.from_bytes(names),
+            "CLASS": Runs.from_bytes([item.name.encode() for item in items]),
+            "LABEL": Dense(np.array(labels, np.int32)),
+            **{c: Dense(np.ascontiguousarray(boxes[:, i])) for i, c in enumerate(_CORNERS)},
+            "DIFFICULT": Dense(np.array([item.difficult for item in items], np.int32)),
+            "TRUNCATED": Dense(np.array([item.truncated for item in items], np.int32)),
         }
         return Batch(key, columns)
 

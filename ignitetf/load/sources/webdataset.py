@@ -31,7 +31,8 @@ from ignitetf.load.sources.records import RecordSource
 from ignitetf.load.sources.values import column_of
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.schema import BYTES, Batch, Column, Field, Schema
+from ignitetf.wire.columns import Batch, Column, Dense, Runs
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 __all__ = ["FIELDS_FILE", "webdataset"]
 
@@ -196,15 +197,15 @@ def _column(
         found = [_blob(row, suffix) for row in rows]
         if any(data is None for data in found) and not field.nullable:
             raise SourceError(f"a sample has no file of the field {field.name}", hint=_HINT)
-        return Column.from_bytes(found)
+        return Runs.from_bytes(found)
     values = [inner.get(field.name) for inner in beside]
     if field.dtype == BYTES and field.type is not TypeCode.STRING_ARRAY:
-        return Column.from_bytes([None if v is None else str(v).encode() for v in values])
+        return Runs.from_bytes([None if v is None else str(v).encode() for v in values])
     if field.shape or field.type is TypeCode.BOOL:
         return column_of(field, values)
     present = np.array([v is not None for v in values])
     numbers = np.array([0 if v is None else v for v in values], field.dtype)
-    return Column(numbers, valid=None if present.all() else present)
+    return Dense(numbers, valid=None if present.all() else present)
 
 
 def _blob(sample: Files, suffix: str) -> bytes | None:

@@ -42,7 +42,7 @@ from ignitetf.read.tf.tensors import (
 )
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.columns import Batch
 
 __all__ = ["IgniteDataset"]
 

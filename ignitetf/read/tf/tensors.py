@@ -33,11 +33,11 @@ from ignitetf._core.tensorflow import library_in
 from ignitetf.errors import IgniteTFError
 from ignitetf.read.arguments import label_of
 from ignitetf.read.leaves import (
-    Dense,
+    DenseNode,
     Node,
-    Runs,
-    Struct,
-    Text,
+    RunsNode,
+    StructNode,
+    TextNode,
     TextStore,
 )
 from ignitetf.read.options import PAGE_BYTES
@@ -45,7 +45,7 @@ from ignitetf.read.rows import Batches, EpochRows
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.iteration import Steps, for_tensorflow
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool, address_of
-from ignitetf.wire.schema import Batch
+from ignitetf.wire.columns import Batch
 
 __all__ = [
     "EagerElements",
@@ -172,8 +172,8 @@ class Form:
         self.key, self.values, self.plain = rows.key, rows.values, rows.plain
         self.label = label_of(list(self.values), reader.name) if as_supervised else None
         nodes = (self.key, *self.values.values())
-        self.has_runs = any(_has(n, Runs) for n in nodes)
-        self.has_texts = any(_has(n, Text) for n in nodes)
+        self.has_runs = any(_has(n, RunsNode) for n in nodes)
+        self.has_texts = any(_has(n, TextNode) for n in nodes)
         self.has_empty = any(map(_is_empty, nodes))
         self.assembles = self.has_runs or self.has_empty or self.has_texts
         self.cut_bytes = self._cut_bytes(reader.entry_bytes, nodes)
@@ -181,8 +181,8 @@ class Form:
     def _cut_bytes(self, entry_bytes: float, nodes: Sequence[Node]) -> float:
         """Return `cut_bytes`: of long texts that share their page, strings refer to it."""
         leaves = [leaf for node in nodes for leaf in _leaves(node)]
-        dense = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Dense))
-        texts = sum(isinstance(leaf, Text) for leaf in leaves)
+        dense = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, DenseNode))
+        texts = sum(isinstance(leaf, TextNode) for leaf in leaves)
         long = texts > 0 and entry_bytes - dense >= _LONG_TEXT * texts
         if long and strings_can_share():
             return float(dense)
@@ -246,14 +246,14 @@ class Form:
 
 
 def _has(node: Node, kind: type) -> bool:
-    if isinstance(node, Struct):
+    if isinstance(node, StructNode):
         return any(_has(n, kind) for _, n in node.fields)
-    return isinstance(node, kind) or (isinstance(node, Runs) and _has(node.item, kind))
+    return isinstance(node, kind) or (isinstance(node, RunsNode) and _has(node.item, kind))
 
 
 def _leaves(node: Node) -> Iterator[Node]:
     """Yield the leaves of a node that has no runs."""
-    if isinstance(node, Struct):
+    if isinstance(node, StructNode):
         for _, inner in node.fields:
             yield from _leaves(inner)
     else:
@@ -261,17 +261,17 @@ def _leaves(node: Node) -> Iterator[Node]:
 
 
 def _is_empty(node: Node) -> bool:
-    if isinstance(node, Struct):
+    if isinstance(node, StructNode):
         return any(_is_empty(inner) for _, inner in node.fields)
-    return isinstance(node, Dense) and 0 in node.shape
+    return isinstance(node, DenseNode) and 0 in node.shape
 
 
 def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec]) -> None:
-    if isinstance(node, Dense):
+    if isinstance(node, DenseNode):
         out.append(tf.TensorSpec([rows, *node.shape], tf.as_dtype(node.dtype)))
-    elif isinstance(node, Text):
+    elif isinstance(node, TextNode):
         out += [tf.TensorSpec([rows], tf.int64)] * 2
-    elif isinstance(node, Runs):
+    elif isinstance(node, RunsNode):
         _leaf_specs(node.item, None, out)
         out.append(tf.TensorSpec([rows], tf.int64))
     else:
@@ -280,12 +280,12 @@ def _leaf_specs(node: Node, rows: int | None, out: list[tf.TensorSpec]) -> None:
 
 
 def _assemble(node: Node, leaves: Iterator[tf.Tensor], substr: _Substr | None) -> Any:
-    if isinstance(node, Text):
+    if isinstance(node, TextNode):
         assert substr is not None
         return substr(next(leaves), next(leaves))
-    if isinstance(node, Dense):
+    if isinstance(node, DenseNode):
         return next(leaves)
-    if isinstance(node, Runs):
+    if isinstance(node, RunsNode):
         items = _assemble(node.item, leaves, substr)
         lengths = next(leaves)
         return tf.nest.map_structure(
@@ -595,11 +595,11 @@ def _spec(structure: Structure) -> Any:
     """Return the specs of the tensors that `_nested` returns."""
     if isinstance(structure, Mapping):
         return {name: _spec(inner) for name, inner in structure.items()}
-    if isinstance(structure, Dense):
+    if isinstance(structure, DenseNode):
         return tf.TensorSpec([None, *structure.shape], tf.as_dtype(structure.dtype))
-    if isinstance(structure, Text):
+    if isinstance(structure, TextNode):
         return tf.TensorSpec([None], tf.string)
-    if isinstance(structure, Runs):
+    if isinstance(structure, RunsNode):
         return tf.nest.map_structure(_ragged, _spec(structure.item))
     return {name: _spec(inner) for name, inner in structure.fields}
 
@@ -614,9 +614,9 @@ def _nested(structure: Structure, columns: Any) -> Any:
     """Return columns as TensorFlow takes them: arrays, and runs as ragged tensors."""
     if isinstance(structure, Mapping):
         return {name: _nested(inner, columns[name]) for name, inner in structure.items()}
-    if isinstance(structure, (Dense, Text)):
+    if isinstance(structure, (DenseNode, TextNode)):
         return columns
-    if isinstance(structure, Runs):
+    if isinstance(structure, RunsNode):
         items = _nested(structure.item, columns.values)
         return tf.nest.map_structure(
             lambda t: tf.RaggedTensor.from_row_splits(t, columns.offsets, validate=False), items

@@ -1,6 +1,6 @@
-"""`bytes_of`: runs of bytes in a page as Python's `bytes`, made in C.
+"""Runs of bytes of a page: as Python's `bytes`, or copied into other memory, both in C.
 
-columns -> **texts** (bytes.c) -> NumPy, lists
+bytes.c -> **runs** -> columns, encoders
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 import ignitetf._core._native as core
 from ignitetf.errors import WireError
 
-__all__ = ["bytes_of"]
+__all__ = ["bytes_of", "copy_runs"]
+
+Bytes = NDArray[np.uint8]
+Positions = NDArray[np.int64]
 
 # As much as glibc may be brought to keep.
 _KEPT_BYTES: Final = 60 << 20
 
 
-def bytes_of(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[Any]:
+def bytes_of(data: Bytes, starts: Positions, lengths: Positions) -> NDArray[Any]:
     """Return runs of bytes as an object array `[n]` of `bytes`, copies.
 
     Args:
@@ -41,6 +42,22 @@ def bytes_of(
     except ValueError as error:
         raise WireError(f"a value reaches beyond the end of the page: {error}") from error
     return out
+
+
+def copy_runs(
+    out: Bytes, at: Positions, data: Bytes, starts: Positions, lengths: Positions
+) -> None:
+    """Copy run i of the page to `out[at[i]]`, in other memory.
+
+    Raises:
+        WireError: A run lies beyond the page, or its copy beyond `out`.
+    """
+    places = (np.ascontiguousarray(each, np.int64) for each in (at, starts, lengths))
+    where, first, size = places
+    try:
+        core.copy_runs(out, where, np.ascontiguousarray(data), first, size)
+    except ValueError as error:
+        raise WireError(f"a value reaches beyond the end of the page: {error}") from error
 
 
 @functools.cache

@@ -1,0 +1,167 @@
+"""Columns as Arrow has them: the one place where its arrays, schemas and streams are made.
+
+columns -> **arrow** -> rows, results of SQL, exports
+
+Whoever hands out columns says the Arrow type of each; an array of it shares the column's memory
+where that has its layout. pyarrow, an argument since only those who ask for Arrow need it, makes the
+structures of Arrow's C data interface.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import WireError
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Column, Dense, Runs, Struct
+from ignitetf.wire.datatypes import Family, family_of
+from ignitetf.wire.schema import Field
+
+__all__ = [
+    "FIELD_METADATA",
+    "array_of",
+    "arrow_field",
+    "meant_type",
+    "stream_of",
+]
+
+# The metadata of an Arrow field in which the field that it was is kept, as JSON.
+FIELD_METADATA: Final = b"ignitetf"
+_DAY_MS: Final = 86_400_000
+
+
+def array_of(pa: Any, column: Column, kind: Any) -> Any:
+    """Return a column as an array of an Arrow type.
+
+    Numbers are in the type's own unit, but days are milliseconds. Runs of dense values also make
+    lists of lists of fixed sizes.
+
+    Raises:
+        WireError: A text is not UTF-8.
+    """
+    if isinstance(column, Runs):
+        is_list = pa.types.is_large_list(kind)
+        return _lists(pa, column, kind) if is_list else _texts(pa, column, kind)
+    marks = _validity(pa, column)
+    if isinstance(column, Struct):
+        parts = [array_of(pa, column.fields[part.name], part.type) for part in kind]
+        return pa.Array.from_buffers(kind, len(column), [marks], children=parts)
+    assert isinstance(column, Dense)
+    if pa.types.is_fixed_size_binary(kind):
+        data = pa.py_buffer(np.ascontiguousarray(column.values).reshape(-1))
+        return pa.Array.from_buffers(kind, len(column), [marks, data])
+    if not pa.types.is_fixed_size_list(kind):
+        return _numbers(pa, column.values, column.valid, kind)
+    kinds = _inside(pa, kind)
+    array = _numbers(pa, column.values.reshape(-1), None, kinds[-1].value_type)
+    sizes = [one.list_size for one in kinds]
+    for axis in reversed(range(len(kinds))):
+        count = len(column) * math.prod(sizes[:axis])
+        # `from_arrays` cannot infer the number of lists of length 0.
+        buffers = [marks if axis == 0 else None]
+        array = pa.Array.from_buffers(kinds[axis], count, buffers, children=[array])
+    return array
+
+
+def _inside(pa: Any, kind: Any) -> list[Any]:
+    """Return the lists of fixed sizes within one another."""
+    found = []
+    while pa.types.is_fixed_size_list(kind):
+        found.append(kind)
+        kind = kind.value_type
+    return found
+
+
+def _validity(pa: Any, column: Column) -> Any:
+    """Return the buffer that marks which values are there; None if all are."""
+    valid = column.valid
+    return None if valid is None or valid.all() else pa.array(valid).buffers()[1]
+
+
+def _numbers(pa: Any, values: NDArray[Any], valid: NDArray[np.bool_] | None, kind: Any) -> Any:
+    values = np.ascontiguousarray(values)
+    if pa.types.is_date32(kind):
+        values = (values // _DAY_MS).astype(np.int32)
+    elif pa.types.is_time32(kind):
+        values = values.astype(np.int32)
+    array = pa.array(values, mask=None if valid is None or valid.all() else ~valid)
+    return array.view(kind) if pa.types.is_temporal(kind) else array
+
+
+def _texts(pa: Any, column: Runs, kind: Any) -> Any:
+    items, offsets = column.compact()
+    assert isinstance(items, Dense)
+    data = pa.py_buffer(np.ascontiguousarray(items.values))
+    buffers = [_validity(pa, column), pa.py_buffer(offsets), data]
+    found = pa.Array.from_buffers(kind, len(column), buffers)
+    if pa.types.is_large_string(kind):
+        try:
+            found.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise WireError(
+                f"a text is not UTF-8, as Arrow wants it: {error}",
+                hint="take fetchall(), or numpy(), where a text has half of a surrogate pair",
+            ) from error
+    return found
+
+
+def _lists(pa: Any, column: Runs, kind: Any) -> Any:
+    items, offsets = column.compact()
+    sizes = [one.list_size for one in _inside(pa, kind.value_type)]
+    if sizes and isinstance(items, Dense) and items.values.ndim == 1:
+        items = Dense(items.values.reshape(-1, *sizes))
+        offsets = offsets // math.prod(sizes)
+    children = [array_of(pa, items, kind.value_type)]
+    buffers = [_validity(pa, column), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, len(column), buffers, children=children)
+
+
+# Types and fields
+
+
+def meant_type(pa: Any, field: Field, kind: Any, zone: str | None = None) -> Any:
+    """Return the Arrow type of what a field means, texts and times, where `kind` is its form's.
+
+    Args:
+        pa: pyarrow.
+        field: The field.
+        kind: The type of its values as they are read: bytes, integers, lists of these.
+        zone: The time zone that timestamps have in Arrow.
+    """
+    family = family_of(field.type)
+    if pa.types.is_large_binary(kind):
+        is_text = family in (Family.TEXT, Family.DECIMAL, Family.UUID)
+        return pa.large_string() if is_text else kind
+    if field.type is TypeCode.STRING_ARRAY and pa.types.is_large_list(kind):
+        return pa.large_list(pa.large_string())
+    if not pa.types.is_int64(kind):
+        return kind
+    if family is Family.TIMESTAMP:
+        unit = np.datetime_data(field.dtype)[0] if field.dtype.kind == "M" else "ns"
+        return pa.timestamp(unit, zone)
+    if field.type is TypeCode.DATE:
+        return pa.timestamp("ms", zone)
+    return pa.time32("ms") if field.type is TypeCode.TIME else kind
+
+
+def arrow_field(pa: Any, field: Field, kind: Any, *, nullable: bool) -> Any:
+    """Return an Arrow field that notes which field it is, so that a load stores the same type."""
+    metadata = {FIELD_METADATA: json.dumps(field.to_json()).encode()}
+    return pa.field(field.name, kind, nullable=nullable, metadata=metadata)
+
+
+# Streams
+
+
+def stream_of(
+    pa: Any, schema: Any, batches: Iterator[Any], requested_schema: object | None
+) -> object:
+    """Return record batches as an Arrow stream (PyCapsule), for other libraries."""
+    reader = pa.RecordBatchReader.from_batches(schema, batches)
+    return reader.__arrow_c_stream__(requested_schema)
