@@ -9,9 +9,11 @@ structures of Arrow's C data interface.
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +28,7 @@ from ignitetf.wire.schema import Field
 __all__ = [
     "FIELD_METADATA",
     "array_of",
+    "array_of_objects",
     "arrow_field",
     "meant_type",
     "stream_of",
@@ -120,6 +123,24 @@ def _lists(pa: Any, column: Runs, kind: Any) -> Any:
     children = [array_of(pa, items, kind.value_type)]
     buffers = [_validity(pa, column), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(kind, len(column), buffers, children=children)
+
+
+def array_of_objects(pa: Any, values: Iterable[Any], kind: Any = None) -> Any:
+    """Return Python objects as an array, of the type that they tell if none is given."""
+    return pa.array([_plain(value) for value in values], kind)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that pyarrow takes."""
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, datetime.timedelta):
+        return (datetime.datetime.min + value).time()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    return value
 
 
 # Types and fields

@@ -7,6 +7,7 @@ A column is one field of many records. Columns do not change; slices are views.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -170,8 +171,8 @@ class Runs(Column):
         return self.items[index], offsets
 
     def _copied(self, values: NDArray[Any], offsets: Positions) -> NDArray[Any]:
-        out = np.empty((int(offsets[-1]), *values.shape[1:]), values.dtype)
-        size = out[:1].nbytes if len(out) else 0
+        out = np.empty((max(0, int(offsets[-1])), *values.shape[1:]), values.dtype)
+        size = values.itemsize * math.prod(values.shape[1:])
         flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         at, starts, sizes = offsets[:-1] * size, self.starts * size, self.lengths * size
         copy_runs(out.reshape(-1).view(np.uint8), at, flat, starts, sizes)

@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
 from ignitetf.wire.answers import text_of
-from ignitetf.wire.arrow import array_of
+from ignitetf.wire.arrow import array_of, array_of_objects
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.columns import Column, Dense, Runs, concat_columns
+from ignitetf.wire.columns import Column, Dense, concat_columns, runs_of, values_of
 from ignitetf.wire.datatypes import ARRAY_ELEMENT, DATA_TYPES, Family, family_of
 from ignitetf.wire.decode import decode_column
 from ignitetf.wire.infer import scalar_dtype
@@ -184,37 +184,25 @@ def _field(code: TypeCode) -> Field:
 # Values in each form of Python, NumPy and Arrow
 
 
-def _array(column: Column) -> NDArray[Any]:
-    assert isinstance(column, Dense)
-    return column.values
-
-
-def _runs(column: Column) -> tuple[Column, list[int]]:
-    assert isinstance(column, Runs)
-    items, offsets = column.compact()
-    return items, offsets.tolist()
-
-
 def _texts(column: Column) -> list[Any]:
-    items, places = _runs(column)
-    joined = _array(items).tobytes()
+    items, offsets = runs_of(column).compact()
+    joined = values_of(items).tobytes()
     if joined.isascii():
         # A piece of one text costs a quarter of a text made from bytes.
         text = joined.decode("ascii")
-        return [text[p:q] for p, q in itertools.pairwise(places)]
-    return [text_of(joined[p:q]) for p, q in itertools.pairwise(places)]
+        return [text[p:q] for p, q in itertools.pairwise(offsets.tolist())]
+    return [text_of(joined[p:q]) for p, q in itertools.pairwise(offsets.tolist())]
 
 
 def _blobs(column: Column) -> list[Any]:
-    assert isinstance(column, Runs)
-    return column.to_bytes()
+    return list(runs_of(column).to_bytes())
 
 
 def _lists(of: Callable[[Column], list[Any]]) -> Callable[[Column], list[Any]]:
     def read(column: Column) -> list[Any]:
-        items, places = _runs(column)
+        items, offsets = runs_of(column).compact()
         values = _with_nulls(of(items), items)
-        return [values[p:q] for p, q in itertools.pairwise(places)]
+        return [values[p:q] for p, q in itertools.pairwise(offsets.tolist())]
 
     return read
 
@@ -226,7 +214,7 @@ def _with_nulls(values: list[Any], column: Column) -> list[Any]:
 
 
 def _numbers(column: Column) -> list[Any]:
-    found: list[Any] = _array(column).tolist()
+    found: list[Any] = values_of(column).tolist()
     return found
 
 
@@ -278,7 +266,7 @@ def _times_in_numpy(stored: str, shown: str) -> Callable[[NDArray[Any], Marks], 
 
 
 def _number_type(pa: Any, column: Column) -> Any:
-    return pa.from_numpy_dtype(_array(column).dtype)
+    return pa.from_numpy_dtype(values_of(column).dtype)
 
 
 def _text_type(pa: Any, column: Column) -> Any:
@@ -286,11 +274,7 @@ def _text_type(pa: Any, column: Column) -> Any:
 
 
 def _list_type(of: Callable[[Any, Column], Any]) -> Callable[[Any, Column], Any]:
-    def kind(pa: Any, column: Column) -> Any:
-        assert isinstance(column, Runs)
-        return pa.large_list(of(pa, column.items))
-
-    return kind
+    return lambda pa, column: pa.large_list(of(pa, runs_of(column).items))
 
 
 _OTHER: Final = _Form(lambda column: [])
@@ -340,11 +324,11 @@ def joined_numpy(parts: list[Values]) -> NDArray[Any]:
         count = sum(part.count for part in parts)
         # One by one, as lists of one length would become another dimension.
         return np.fromiter((v for part in parts for v in part.to_python()), object, count)
-    dtype = next(_array(part.column).dtype for part in parts if part.column is not None)
+    dtype = next(values_of(part.column).dtype for part in parts if part.column is not None)
     nothing = [Dense(np.zeros(part.count, dtype), np.zeros(part.count, np.bool_)) for part in parts]
     whole = concat_columns([p.column or none for p, none in zip(parts, nothing, strict=True)])
     missing = np.zeros(len(whole), np.bool_) if whole.valid is None else ~whole.valid
-    return convert(_array(whole), missing)
+    return convert(values_of(whole), missing)
 
 
 def _only_kind(parts: list[Values]) -> Kind | None:
@@ -366,7 +350,9 @@ def joined_arrow(pa: Any, parts: list[Values]) -> Any:
     if _form(kind).arrow is None:
         # Together, since one type (precision and scale) has to fit all of them.
         try:
-            return pa.chunked_array([pa.array(_plain(v) for p in parts for v in p.to_python())])
+            return pa.chunked_array(
+                [array_of_objects(pa, (v for p in parts for v in p.to_python()))]
+            )
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaError(
                 f"a column has values that Arrow cannot hold: {error}",
@@ -456,19 +442,6 @@ def _fitting(pa: Any, name: str, row: int) -> Iterator[None]:
         ) from error
 
 
-def _plain(value: Any) -> Any:
-    """Return a value that pyarrow takes."""
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, datetime.timedelta):
-        return (datetime.datetime.min + value).time()
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
-    return value
-
-
 def _arrow_type(pa: Any, parts: list[Values]) -> Any:
     """Return the Arrow type of the values of a column, of which one is there."""
     found = [part for part in parts if part.kind is not None]
@@ -476,7 +449,7 @@ def _arrow_type(pa: Any, parts: list[Values]) -> Any:
     assert kind is not None
     make = _form(kind).arrow
     if make is None or column is None:
-        return pa.array([_plain(v) for part in found for v in part.to_python()]).type
+        return array_of_objects(pa, (v for part in found for v in part.to_python())).type
     return make(pa, column)
 
 
@@ -493,7 +466,7 @@ def _arrow(pa: Any, part: Values, kind: Kind | None, arrow_type: Any) -> Any:
     column = part.column
     has_form = _form(part.kind).arrow is not None and part.kind.code is not TypeCode.CHAR
     if column is None or part.kind != kind or not has_form:
-        return pa.array([_plain(v) for v in part.to_python()], arrow_type)
+        return array_of_objects(pa, part.to_python(), arrow_type)
     if family_of(part.kind.code) is Family.MILLISECONDS and pa.types.is_timestamp(arrow_type):
-        column = Dense(_array(column) * 1000, column.valid)
+        column = Dense(values_of(column) * 1000, column.valid)
     return array_of(pa, column, arrow_type)

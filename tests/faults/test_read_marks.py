@@ -16,6 +16,7 @@ from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import open_rows
 from ignitetf.tables.removal import drop_cache
+from ignitetf.wire.columns import Runs
 
 pytestmark = [pytest.mark.node, pytest.mark.faults]
 ROWS, PARTITIONS = 3000, 8
@@ -60,7 +61,7 @@ def readers(client, address):
 def keys(reader, ends):
     batches = reader.batches(list(range(reader.partition_count)), None if ends else ())
     found = [b.batch.key for b in batches if b.batch is not None]
-    return [k for p in found for k in (p.values.tolist() if p.starts is None else p.to_bytes())]
+    return [k for p in found for k in (p.to_bytes() if isinstance(p, Runs) else p.values.tolist())]
 
 
 @settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))

@@ -49,6 +49,19 @@ def one(rng):
     if fits:
         ends = starts + lengths
         assert objects.tolist() == [page[p:q].tobytes() for p, q in zip(starts, ends, strict=True)]
+    places = np.cumsum(lengths) - lengths
+    room = (
+        np.empty(max(0, int(lengths.sum()) - short), np.uint8) if inside else np.empty(9, np.uint8)
+    )
+    copied = attempt(_native.copy_runs, room, places, page, starts, lengths)
+    if inside:
+        assert copied == (int(lengths.sum()) <= len(room))
+        each = [page[p : p + n] for p, n in zip(starts, lengths, strict=True)]
+        assert not copied or room.tobytes() == b"".join(part.tobytes() for part in each)
+    else:
+        assert not copied
+    aside = places + rng.choice((-1, 1)) * (1 << rng.choice((40, 62)))
+    assert not len(places) or not attempt(_native.copy_runs, room[:9], aside, page, starts, lengths)
     for function, kind in ((_native.hash_runs, np.uint32), (_native.row_hash_runs, np.uint64)):
         assert attempt(function, page, starts, lengths, np.empty(size, kind)) == fits
     height = rng.randrange(1, 5)

@@ -11,7 +11,7 @@ from ignitetf.read.lookup import KeyReading
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.scans import Permutation, ScanReading
-from ignitetf.wire.columns import concat
+from ignitetf.wire.columns import Runs, concat
 
 pytestmark = pytest.mark.node
 ROWS = 3_000
@@ -41,7 +41,7 @@ def name(client):
 def values(batch):
     columns = {"": batch.key, **batch.columns}
     return {
-        column: found.to_bytes() if found.starts is not None else found.values.tolist()
+        column: found.to_bytes() if isinstance(found, Runs) else found.values.tolist()
         for column, found in columns.items()
     }
 

@@ -267,7 +267,7 @@ def test_every_image_of_a_folder_has_a_path_of_its_own(client, address, cache_na
     assert len(files) == len(names) + 3  # the table, the classes, the mark of an export
     for odd in (("1", "10"), ("1", "a\nb", *classes[2:])):  # a label has no name; a name two lines
         write_manifest(client, replace(manifest, class_names=odd))
-        with pytest.raises(SchemaError, match=r"LABEL.*(no class|class name)"):
+        with pytest.raises(SchemaError, match=r"LABEL.*(not a class|class name)"):
             export_dataset(cache_name, str(tmp_path / "odd"), client=client)
     assert names_in(tmp_path) == ["out"]
 

@@ -14,7 +14,7 @@ from ignitetf.load.sources.records import records
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.removal import drop_cache
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.columns import Batch, Dense, Runs
+from ignitetf.wire.columns import Batch, Dense, Runs, Struct
 from ignitetf.wire.schema import BYTES, Field, Schema
 
 pytestmark = pytest.mark.node
@@ -116,7 +116,7 @@ def test_maps_and_enums_of_column_batches(client, cache_name):
     batch = Batch(
         None,
         {
-            "SCORES": Dense(scores, valid=np.array([True, False, True])),
+            "SCORES": Struct(scores, valid=np.array([True, False, True])),
             "COLOUR": Dense(np.array([2, 0, 1], np.int32)),
         },
     )
