@@ -1,6 +1,6 @@
 """What push and pull share: their report, SHA-256, small files, remote states.
 
-push, pull, watch, checkpoints -> **sync** -> folders, store
+push, pull, checkpoints -> **sync** -> folders, store
 """
 
 from __future__ import annotations

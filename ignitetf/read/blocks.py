@@ -1,6 +1,6 @@
 """The global order of rows that are stored in blocks, and their rows in it.
 
-manifest, permutation -> **blocks** -> reading -> rows
+manifest, key order -> **blocks** -> reading -> rows
 
 Each epoch the blocks are permuted. Consecutive ones make a window of a limited number of bytes, and
 the rows of each window are permuted. Both permutations are computed from seed and epoch, so that
