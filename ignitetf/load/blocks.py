@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
-from ignitetf.load.sender import Work
-from ignitetf.load.writer import Writer
+from ignitetf.load.writer import Work, Writer
 from ignitetf.net.client import Client, cache_id
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.blocks import BlockKeys, encode_longs, pack_blocks

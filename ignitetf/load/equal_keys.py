@@ -20,10 +20,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.load.finish import equal_keys_error
-from ignitetf.load.journal import Journal
-from ignitetf.load.sender import Work
-from ignitetf.load.writer import Writer
+from ignitetf.load.journal import Journal, equal_keys_error
+from ignitetf.load.writer import Work, Writer
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client, cache_id
 from ignitetf.tables.lease import Lease

@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 
 from ignitetf.load.blocks import Blocks, trim
-from ignitetf.load.checks import interrupted_error
 from ignitetf.load.equal_keys import Ascending
 from ignitetf.load.journal import Journal, write_journal
+from ignitetf.load.options import interrupted_error
 from ignitetf.load.sources.base import Source, batch_bytes
 from ignitetf.load.writer import Writer, register_types
 from ignitetf.net.client import Client

@@ -92,7 +92,7 @@ _TABLE_COLUMNS: Final = (
 
 KINDS: Final[dict[str, SourceKind]] = {
     "mnist": SourceKind(
-        "mnist",
+        "idx",
         "open_mnist",
         "Load MNIST into MNIST_TRAIN and MNIST_TEST.",
         "--source data/mnist --partitions 8",
@@ -107,7 +107,7 @@ KINDS: Final[dict[str, SourceKind]] = {
         splits=True,
     ),
     "digits": SourceKind(
-        "digits",
+        "arrays",
         "open_digits",
         "Load the digits of scikit-learn into DIGITS_TRAIN and DIGITS_TEST.",
         splits=True,
@@ -165,7 +165,7 @@ KINDS: Final[dict[str, SourceKind]] = {
         ),
     ),
     "npz": SourceKind(
-        "npz",
+        "arrays",
         "npz",
         "Load NumPy arrays as fields; their first dimension is the record.",
         "train_x.npz --labels train_y.npz --cache TRAIN",
@@ -195,7 +195,7 @@ KINDS: Final[dict[str, SourceKind]] = {
         ),
     ),
     "parquet": SourceKind(
-        "parquetfile",
+        "recordbatches",
         "parquet",
         "Load Parquet files.",
         "part-1.parquet part-2.parquet --cache CELLS",
@@ -243,5 +243,5 @@ KINDS: Final[dict[str, SourceKind]] = {
         connects=True,
     ),
     "records": SourceKind("records", "records"),
-    "stream": SourceKind("stream", "stream"),
+    "stream": SourceKind("recordbatches", "stream"),
 }

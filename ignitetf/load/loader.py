@@ -16,14 +16,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ignitetf.load.checks import check_options, exists_error
 from ignitetf.load.fill import Progress
 from ignitetf.load.journal import read_journal
-from ignitetf.load.options import LoadOptions, LoadReport
+from ignitetf.load.options import (
+    LoadOptions,
+    LoadReport,
+    as_source,
+    check_options,
+    exists_error,
+    index_of,
+    part_name,
+    partitions_for,
+    tables_of,
+)
 from ignitetf.load.run import Load
-from ignitetf.load.size import partitions_for
 from ignitetf.load.sources.base import Source
-from ignitetf.load.targets import as_source, index_of, part_name, tables_of
 from ignitetf.net.client import Client, connect
 from ignitetf.tables.lease import is_held
 from ignitetf.tables.storage import IfExists, Layout, OnBadRecord, Origin, is_replacing

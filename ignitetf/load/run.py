@@ -21,16 +21,8 @@ from ignitetf.errors import (
     RequestTimeout,
     SqlError,
 )
-from ignitetf.load.checks import (
-    exists_error,
-    interrupted_error,
-    next_key,
-    require_alike,
-    require_named_classes,
-    require_same_source,
-    require_same_storage,
-)
 from ignitetf.load.data_set import (
+    Replacement,
     create_caches,
     require_made_by_load,
     require_new_names,
@@ -39,20 +31,32 @@ from ignitetf.load.data_set import (
 )
 from ignitetf.load.equal_keys import settle_equal_keys
 from ignitetf.load.fill import Filler, Owners, Progress, index_schema, register_entries
-from ignitetf.load.finish import manifest_of, require_seen, require_stored, successor
 from ignitetf.load.journal import (
     Journal,
     Mode,
     add_journal,
     drop_journal,
     journal_question,
+    manifest_of,
     read_journal,
+    require_seen,
+    require_stored,
+    successor,
     write_journal,
 )
-from ignitetf.load.options import LoadOptions, LoadReport
-from ignitetf.load.replacement import Replacement
+from ignitetf.load.options import (
+    LoadOptions,
+    LoadReport,
+    exists_error,
+    interrupted_error,
+    next_key,
+    require_alike,
+    require_named_classes,
+    require_same_source,
+    require_same_storage,
+    type_name_of,
+)
 from ignitetf.load.sources.base import Source
-from ignitetf.load.targets import type_name_of
 from ignitetf.net.client import Client
 from ignitetf.partitions import DEFAULT_PARTITIONS
 from ignitetf.tables.caches import UNSAFE_LOSS, backups_of, loss_policy_of

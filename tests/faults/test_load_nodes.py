@@ -11,8 +11,8 @@ from ignitetf.errors import PartitionLost
 from ignitetf.explore.verify import verify
 from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
-from ignitetf.load.route import find_route
 from ignitetf.load.sources import base, open_source
+from ignitetf.load.writer import find_route
 from ignitetf.net.client import connect
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.describe import list_caches

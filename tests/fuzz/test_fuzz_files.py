@@ -16,7 +16,7 @@ from ignitetf.errors import ConfigError, DataChanged, IgniteTFError, SourceError
 from ignitetf.fs import path as paths
 from ignitetf.fs.records import Entry, Extent, decode, encode
 from ignitetf.load.sources import open_source
-from ignitetf.load.sources.vocxml import VocError, parse_voc
+from ignitetf.load.sources.voc import VocError, parse_voc
 from ignitetf.settings import Settings
 from ignitetf.sql import fill, placeholders, split
 

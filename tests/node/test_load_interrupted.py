@@ -11,8 +11,7 @@ from ignitetf.errors import CacheExists, ConnectError, LoadInterrupted
 from ignitetf.load import run
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
-from ignitetf.load.sender import Flush
-from ignitetf.load.writer import Writer, register_types
+from ignitetf.load.writer import Flush, Writer, register_types
 from ignitetf.net import pyclient
 from ignitetf.net.channel import Channel
 from ignitetf.tables.caches import create_cache, create_table

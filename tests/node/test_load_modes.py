@@ -382,7 +382,7 @@ def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
     client, cache_name, monkeypatch, place
 ):
     """The manifest names the replacement until the copy is whole."""
-    from ignitetf.load import copy, replacement
+    from ignitetf.load import copy, data_set
 
     load_dataset(arrays(100), cache_name, client=client, partitions=4)
 
@@ -393,7 +393,7 @@ def test_a_replacement_that_dies_while_it_takes_its_name_is_finished_later(
         if place == "copy":
             patch.setattr(copy, "unwrapped", die)
         else:
-            patch.setattr(replacement, "create_caches", die)
+            patch.setattr(data_set, "create_caches", die)
         load_dataset(source(seed=6), cache_name, client=client, if_exists="replace")
     assert len(contents(client, cache_name)) == 3000
     load_dataset(source(seed=6), cache_name, client=client, if_exists="resume")

@@ -6,7 +6,7 @@ from source_helpers import everything
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources import open_source
-from ignitetf.load.sources.chain import ChainSource
+from ignitetf.load.sources.location import ChainSource
 
 
 def source(names, labels, dtype=np.int32, **more):

@@ -12,9 +12,9 @@ from source_helpers import batch_sizes, check_resume, everything, idx_bytes, rea
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources import open_source
+from ignitetf.load.sources.arrays import digits
 from ignitetf.load.sources.base import BATCH_BYTES
-from ignitetf.load.sources.digits import digits
-from ignitetf.load.sources.mnist import FILES, mnist
+from ignitetf.load.sources.idx import FILES, mnist
 from ignitetf.wire.columns import Batch
 
 IMAGES = np.arange(7 * 28 * 28, dtype=np.uint32).astype(np.uint8).reshape(7, 28, 28)

@@ -16,7 +16,7 @@ from source_helpers import batch_sizes, check_resume, everything, real_data, sam
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.explore.preview import picture_of
-from ignitetf.load.size import partitions_for
+from ignitetf.load.options import partitions_for
 from ignitetf.load.sources import images, open_source
 from ignitetf.load.sources.base import ordered_map
 from ignitetf.load.sources.filelist import read_groups

@@ -11,7 +11,7 @@ from source_helpers import check_resume, everything, real_data
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources import open_source
-from ignitetf.load.sources.vocxml import VocError, main_object, parse_voc
+from ignitetf.load.sources.voc import VocError, main_object, parse_voc
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Struct
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError, SourceError
 from ignitetf.load.sources.arrowplain import import_pyarrow, is_uuid, plain_field, refusal
-from ignitetf.load.sources.exact import stored_field
 from ignitetf.load.sources.times import check_years, moments, moments_in
+from ignitetf.load.sources.values import stored_field
 from ignitetf.wire.arrow import FIELD_METADATA
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Column, Dense, Runs, Struct

@@ -21,10 +21,11 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrow import arrow_column, arrow_field
 from ignitetf.load.sources.arrowplain import import_pyarrow
 from ignitetf.load.sources.base import Source, keys_of
-from ignitetf.load.sources.chain import ChainSource, files_at
 from ignitetf.load.sources.csvtypes import (
+    NOT_UTF8,
     NULLS,
     CsvType,
+    Utf8Stream,
     declared_type,
     option_types,
     parsed,
@@ -32,10 +33,8 @@ from ignitetf.load.sources.csvtypes import (
     why_not,
     wrong_values,
 )
-from ignitetf.load.sources.headings import chosen_columns
-from ignitetf.load.sources.location import Place, digest, open_plain, reading
-from ignitetf.load.sources.tabular import Table
-from ignitetf.load.sources.utf8 import NOT_UTF8, Utf8Stream
+from ignitetf.load.sources.location import ChainSource, Place, digest, files_at, open_plain, reading
+from ignitetf.load.sources.tabular import Table, chosen_columns
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch
 

@@ -1,20 +1,37 @@
-"""Parses `tf.train.Example` messages by hand, without protobuf and TensorFlow.
+"""Parses `tf.train.Example` messages by hand, and finds the types of their features.
 
 bytes of one record -> **features: kind and position of their values** -> columns
 
 An Example maps names to one of three lists: bytes, float32 or int64. The parser only locates the
 values; records of equal length that agree outside their values can then be read as one matrix.
+Neither protobuf nor TensorFlow is needed.
+
+The types of features (`FeatureSpec`) are declared, or inferred from the first records. A declared type
+is a dtype with an optional shape: `int64`, `float32[4]`, `float32[?,4]` (varying length), `string`
+(text), `bytes` (blob), `string[?]`, and `uint8[28,28,1]` for pixels packed into one bytes value. A `?`
+at the end allows it to be missing: `float32?`. `tf.io.FixedLenFeature` and `VarLenFeature` objects are
+accepted too.
 
 Source: tensorflow/core/example/feature.proto; protobuf's encoding of wire types 0, 1, 2 and 5.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError, SchemaError, SourceError
+from ignitetf.load.sources.base import column_name
+from ignitetf.load.sources.values import cast_array, column_of, stored_field
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.columns import Column, Dense
+from ignitetf.wire.schema import BYTES, Field, Shape, field_for
 
 __all__ = [
     "BYTES_LIST",
@@ -22,7 +39,10 @@ __all__ = [
     "INT64_LIST",
     "ExampleError",
     "Feature",
+    "FeatureSpec",
+    "declared_specs",
     "has_steps",
+    "inferred_specs",
     "parse_example",
 ]
 
@@ -179,3 +199,234 @@ def _varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
             return value, i + 1
         shift += 7
     raise ExampleError("a number is cut")
+
+
+_WORD = re.compile(r"\s*([^:,\[\]]+?)\s*:\s*([A-Za-z_0-9]+)\s*(\[[^\]]*\])?(\??)\s*(?:,|$)")
+_TYPE = re.compile(r"([A-Za-z_0-9]+)\s*(?:\[([^\]]*)\])?(\??)\Z")
+_HINT = "examples: label:int64, image:bytes, box:float32[4], tags:string[?], pixels:uint8[28,28,1]"
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """A feature and the field that stores it."""
+
+    feature: str
+    field: Field
+
+    def value(self, found: Feature | None, data: bytes) -> Any:
+        """Return the value of one record in the form `column_of` takes; None if it is missing.
+
+        Raises:
+            SchemaError: The feature has another kind or number of values.
+        """
+        if found is None or not found.spans:
+            return self._missing()
+        values = found.values(data)
+        if self.field.dtype == BYTES:
+            return self._texts(found.kind, values)
+        if found.kind == BYTES_LIST:
+            values = self._unpacked(values)
+        if not self.field.shape:
+            if len(values) != 1:
+                raise SchemaError(f"{len(values)} values, expected one")
+            return self._scalar(values[0])
+        return self._shaped(values)
+
+    def _missing(self) -> Any:
+        if self.field.type == TypeCode.STRING_ARRAY:
+            return []
+        if self.field.ragged:
+            return np.empty((0, *(n or 0 for n in self.field.shape[1:])), self.field.dtype)
+        return None
+
+    def _texts(self, kind: int, values: Any) -> Any:
+        if kind != BYTES_LIST:
+            raise SchemaError("numbers instead of bytes")
+        if self.field.type == TypeCode.STRING_ARRAY:
+            return values
+        if len(values) != 1:
+            raise SchemaError(f"{len(values)} values, expected one")
+        return values[0]
+
+    def _unpacked(self, values: list[bytes]) -> NDArray[Any]:
+        """Return numbers packed into one bytes value, little-endian."""
+        if not self.field.shape:
+            raise SchemaError("bytes instead of a number")
+        if len(values) != 1 or len(values[0]) % self.field.dtype.itemsize:
+            raise SchemaError(
+                f"{len(values)} values of bytes instead of an array of {self.field.dtype}"
+            )
+        return np.frombuffer(values[0], self.field.dtype)
+
+    def _scalar(self, value: Any) -> Any:
+        if self.field.type == TypeCode.BOOL and isinstance(value, np.int64):
+            if value not in (0, 1):
+                raise SchemaError(f"{value} instead of a bool")
+            return bool(value)
+        return value
+
+    def _shaped(self, values: NDArray[Any]) -> NDArray[Any]:
+        shape = tuple(-1 if n is None else n for n in self.field.shape)
+        if self.field.type == TypeCode.BOOL_ARRAY and values.dtype == np.int64:
+            values = values.astype(np.bool_)
+        trailing = math.prod(n for n in shape if n >= 0)
+        fits = (
+            len(values) % trailing == 0
+            if self.field.ragged and trailing
+            else (len(values) == trailing)
+        )
+        if not fits:
+            raise SchemaError(f"{len(values)} values, expected shape {list(self.field.shape)}")
+        return values.reshape(shape)
+
+    def column(self, values: NDArray[Any]) -> Column:
+        """Return the column of numbers `[n, k]`, k in each record.
+
+        Raises:
+            SchemaError: Their number or type does not fit.
+        """
+        n, k = values.shape
+        shape = tuple(m or 0 for m in self.field.shape)
+        if self.field.dtype == BYTES or self.field.ragged or k != math.prod(shape):
+            return column_of(self.field, [self._row(row) for row in values])
+        if self.field.dtype == np.bool_ and values.dtype == np.int64:
+            return column_of(self.field, [self._row(row) for row in values])
+        return Dense(cast_array(self.field.dtype, values).reshape(n, *shape))
+
+    def _row(self, row: NDArray[Any]) -> Any:
+        if self.field.dtype == BYTES:
+            raise SchemaError("numbers instead of bytes")
+        if not self.field.shape:
+            if len(row) != 1:
+                raise SchemaError(f"{len(row)} values, expected one")
+            return self._scalar(row[0])
+        return self._shaped(row)
+
+
+def declared_specs(declared: str | Mapping[str, Any]) -> list[FeatureSpec]:
+    """Parse specs: `name:type,name:type`, or a mapping of names to types, Fields or TF features.
+
+    Raises:
+        ConfigError: The text cannot be parsed, or a type is unknown.
+    """
+    if isinstance(declared, str):
+        declared = _split(declared)
+    specs = []
+    for feature, what in declared.items():
+        name = column_name(feature)
+        if isinstance(what, Field):
+            field = what
+        elif isinstance(what, str):
+            field = _field(name, what)
+        elif hasattr(what, "dtype"):
+            field = _field(name, _tensorflow_type(what))
+        else:
+            raise ConfigError(f"feature {feature!r}: no type {what!r}", hint=_HINT)
+        specs.append(FeatureSpec(feature, field))
+    if not specs:
+        raise ConfigError("no features are declared", hint=_HINT)
+    return specs
+
+
+def _split(text: str) -> dict[str, str]:
+    out: dict[str, str] = {}
+    pos = 0
+    while pos < len(text):
+        match = _WORD.match(text, pos)
+        if match is None:
+            raise ConfigError(
+                f"features {text!r}: not understood from {text[pos:]!r} on", hint=_HINT
+            )
+        out[match[1]] = match[2] + (match[3] or "") + match[4]
+        pos = match.end()
+    return out
+
+
+def _tensorflow_type(feature: Any) -> str:
+    """Return the type of a FixedLenFeature or VarLenFeature."""
+    dtype = getattr(feature.dtype, "name", str(feature.dtype))
+    shape = getattr(feature, "shape", [None])
+    inner = ",".join("?" if n is None else str(n) for n in shape)
+    word = "bytes" if dtype == "string" and not len(shape) else dtype
+    return f"{word}[{inner}]" if len(shape) else word
+
+
+def _field(name: str, text: str) -> Field:
+    match = _TYPE.match(text.strip())
+    word, inner = (match[1].lower(), match[2]) if match else ("", None)
+    nullable = bool(match and match[3])
+    try:
+        shape: Shape = ()
+        if inner is not None:
+            shape = tuple(None if n.strip() in ("?", "") else int(n) for n in inner.split(","))
+        if any(n is not None and n < 1 for n in shape) or None in shape[1:]:
+            raise ValueError(text)
+        if word in ("bytes", "string", "str"):
+            if len(shape) > 1 or (shape and word == "bytes"):
+                raise ValueError(text)
+            code = TypeCode.BYTE_ARRAY if word == "bytes" else TypeCode.STRING
+            code = TypeCode.STRING_ARRAY if shape else code
+            return Field(name, code, BYTES, shape, nullable)
+        aliases = {"int": "int64", "float": "float32", "double": "float64"}
+        return stored_field(name, np.dtype(aliases.get(word, word)), shape, nullable=nullable)
+    except (ValueError, TypeError, SchemaError) as error:
+        raise ConfigError(f"feature {name}: no type {text!r}", hint=_HINT) from error
+
+
+def inferred_specs(sample: Sequence[tuple[dict[str, Feature], bytes]]) -> list[FeatureSpec]:
+    """Infer specs from the first records, in alphabetical order.
+
+    A single bytes value is text if all values are printable UTF-8, else a blob. If the number of
+    values differs, or a list is missing, the field is ragged; a missing single value makes it
+    nullable.
+    """
+    names = sorted({name for features, _ in sample for name in features})
+    specs = []
+    for name in names:
+        found = [(features.get(name), data) for features, data in sample]
+        present = [(f, d) for f, d in found if f is not None and f.spans]
+        kinds = {f.kind for f, _ in present}
+        if len(kinds) > 1:
+            raise SourceError(
+                f"feature {name!r} has values of several kinds",
+                hint="declare the features to load: --features name:type,...",
+            )
+        if kinds:
+            specs.append(FeatureSpec(name, _inferred(name, kinds.pop(), found, present)))
+    if not specs:
+        raise SourceError("the first records have no features", hint="are they tf.train.Example?")
+    return specs
+
+
+def _inferred(
+    name: str,
+    kind: int,
+    found: Sequence[tuple[Feature | None, bytes]],
+    present: Sequence[tuple[Feature, bytes]],
+) -> Field:
+    values = [feature.values(data) for feature, data in present]
+    counts = {len(v) for v in values}
+    missing = len(present) < len(found)
+    column = column_name(name)
+    if counts == {1}:
+        shape: Shape = ()
+    elif len(counts) == 1 and not missing:
+        shape = (counts.pop(),)
+    else:
+        shape, missing = (None,), False
+    if kind == BYTES_LIST:
+        if shape:
+            return Field(column, TypeCode.STRING_ARRAY, BYTES, (None,))
+        text = all(_printable(items[0]) for items in values)
+        code = TypeCode.STRING if text else TypeCode.BYTE_ARRAY
+        return Field(column, code, BYTES, (), missing)
+    dtype = np.dtype(np.float32) if kind == FLOAT_LIST else np.dtype(np.int64)
+    assert kind in (FLOAT_LIST, INT64_LIST)
+    return field_for(column, dtype, shape, nullable=missing)
+
+
+def _printable(raw: bytes) -> bool:
+    try:
+        return raw.decode().isprintable()
+    except UnicodeDecodeError:
+        return False

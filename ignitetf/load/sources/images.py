@@ -1,6 +1,6 @@
 """Image files as records: class folders, a flat folder, or a CSV of path, label and other fields.
 
-folder or CSV -> list of files -> **read, check or decode** -> Batch
+folder or CSV -> **list of files, read, checked or decoded** -> Batch
 
 Encoded images are stored exactly as in the file, after a check that they decode to their end;
 decoded ones as arrays of one shape, uint8, or uint16 for 16 bits of grey.
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import posixpath
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -21,14 +23,13 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import (
     RUNNING_KEY,
     Source,
+    did_you_mean,
     keys_of,
     type_name,
 )
-from ignitetf.load.sources.exact import stored_field
-from ignitetf.load.sources.filelist import FileList, read_groups, readable_name
-from ignitetf.load.sources.imagelist import listed_in_folder, listed_in_table
+from ignitetf.load.sources.filelist import FileList, read_groups, readable_name, walk
 from ignitetf.load.sources.labels import Labels, read_labels
-from ignitetf.load.sources.location import Location, digest, locate
+from ignitetf.load.sources.location import Location, Place, digest, locate
 from ignitetf.load.sources.pictures import (
     MAX_PIXELS,
     Loaded,
@@ -38,15 +39,17 @@ from ignitetf.load.sources.pictures import (
     check_depth,
     is_turned,
     parse_size,
+    picture_suffixes,
     pixel_form,
 )
+from ignitetf.load.sources.values import stored_field
 from ignitetf.load.sources.workers import Workers
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Column, Dense, Runs
 from ignitetf.wire.schema import BYTES, Field, Schema, field_for
 
-__all__ = ["ImageSource", "images"]
+__all__ = ["images"]
 
 _PROBED = 100  # files tried to find the shape of decoded images
 # If at least `_MANY` files are below this size, processes read them.
@@ -55,7 +58,7 @@ _MANY = 4096
 _PIXELS = np.dtype(np.uint8)
 
 
-class ImageSource(Source):
+class _ImageSource(Source):
     """Fields IMAGE (blob, or pixels [height, width, channels]), LABEL (int32), NAME and others.
 
     There is no LABEL if the images have no classes. The other fields are those of the table that
@@ -240,7 +243,7 @@ def images(
     max_pixels: int = MAX_PIXELS,
     check_pixels: bool = True,
     bad_records: OnBadRecord = "fail",
-) -> ImageSource:
+) -> _ImageSource:
     """Open image files.
 
     Args:
@@ -275,17 +278,17 @@ def images(
                 "columns, rename and types are about a table, and there is none",
                 hint="name the CSV file with --labels",
             )
-        files, found = listed_in_folder(place)
+        files, found = _listed_in_folder(place)
     elif labels is not None or (
         place.path.lower().endswith((".csv", ".txt", ".tsv")) and place.exists()
     ):
         found = read_labels(table, columns, rename, types, bad_records)
         folder = place if labels is not None else place.parent
-        files, notes = listed_in_table(found, table, folder, labels is not None, bad_records)
+        files, notes = _listed_in_table(found, table, folder, labels is not None, bad_records)
         found = replace(found, notes=(*found.notes, *notes))
     else:
         raise SourceError(f"{place.name}: no such folder", hint="give a folder or a CSV file")
-    return ImageSource(
+    return _ImageSource(
         files,
         labels=found,
         labelled=found.numbers is not None or found.class_names is not None,
@@ -298,3 +301,104 @@ def images(
         check_pixels=check_pixels,
         bad_records=bad_records,
     )
+
+
+def _listed_in_folder(folder: Place) -> tuple[FileList, Labels]:
+    """List images by class folder; there are labels only if there are class folders."""
+    suffixes = picture_suffixes()
+    files = FileList(folder)
+    entries = [e for e in folder.children() if not e[0].startswith(".")]
+    classes = [name for name, is_dir, _, _ in entries if is_dir]
+    loose = [e for e in entries if not e[1] and PurePosixPath(e[0]).suffix.lower() in suffixes]
+    if classes and loose:
+        raise SourceError(
+            f"{folder.name}: images beside class folders, such as {loose[0][0]}",
+            hint="move them into the folder of their class",
+        )
+    for name, _, size, version in loose:
+        files.add(name, size, version)
+    for label, name in enumerate(classes):
+        for inner, size, version in walk(folder.child(name), f"{name}/"):
+            if PurePosixPath(inner).suffix.lower() in suffixes:
+                files.add(inner, size, version, label)
+    return files, Labels([], class_names=[readable_name(name) for name in classes] or None)
+
+
+def _listed_in_table(
+    labels: Labels, table: Place, folder: Place, listed: bool, bad_records: OnBadRecord
+) -> tuple[FileList, tuple[str, ...]]:
+    """List the images of a table, and return what is to be told of those it does not fit.
+
+    Args:
+        labels: The rows of the table.
+        table: The file that they are from.
+        folder: The folder that paths are relative to.
+        listed: Whether to look for images of the folder that have no row.
+        bad_records: Whether rows without an image are an error; else they are when they are read.
+    """
+    there = _images_in(folder) if listed else {}
+    files = FileList(folder)
+    numbers = labels.numbers if labels.numbers is not None else [-1] * len(labels.paths)
+    named = set()
+    missing: list[int] = []
+    for row, (path, number) in enumerate(zip(labels.paths, numbers, strict=True)):
+        named.add(usual := posixpath.normpath(path))
+        found = there.get(usual) or _stat(folder, path)
+        if found is None:
+            missing.append(row)
+        files.add(path, *(found or (0, "")), number)
+    if missing and bad_records == "fail":
+        raise _missing(labels, table, folder, missing, there)
+    unnamed = sorted(there.keys() - named)
+    if not unnamed or not named:
+        return files, ()
+    return files, (
+        f"{len(unnamed):,} of {len(there):,} images below {folder.name} have no row in"
+        f" {table.name} and are not loaded, such as {readable_name(unnamed[0])!r}",
+    )
+
+
+def _images_in(folder: Place) -> dict[str, tuple[int, str]]:
+    """Return size and version of the images below a folder."""
+    if not folder.is_dir():
+        raise SourceError(f"{folder.name}: no such folder", hint="give the folder of the images")
+    suffixes = picture_suffixes()
+    return {
+        name: (size, version)
+        for name, size, version in walk(folder)
+        if PurePosixPath(name).suffix.lower() in suffixes
+    }
+
+
+def _missing(
+    labels: Labels, table: Place, folder: Place, missing: list[int], there: Collection[str]
+) -> SourceError:
+    """Return the error for rows whose image is not there, with a hint to where it may be."""
+    path = labels.paths[missing[0]]
+    base = PurePosixPath(path).name.lower()
+    near = [name for name in there if PurePosixPath(name).name.lower() == base]
+    near += [name for name in there if PurePosixPath(name).stem.lower() == base]
+    hint = f"paths are relative to {folder.name}"
+    if near:
+        hint += f"; there is {near[0]!r}"
+    elif close := did_you_mean(path, there):
+        hint += f"; {close}"
+    more = f", and {len(missing) - 1:,} more of its {len(labels.paths):,} rows name no image"
+    return SourceError(
+        f"{folder.child(path).name}: no such file, but entry {missing[0] + 1} of {table.name} names"
+        f" it{more if len(missing) > 1 else ''}",
+        hint=f"{hint}; or leave such rows out with --bad-records skip",
+        name=folder.child(path).name,
+    )
+
+
+def _stat(folder: Place, path: str) -> tuple[int, str] | None:
+    """Return size and time of a local file, None if it is not there; remote ones are not asked."""
+    local = folder.child(path).local
+    if local is None:
+        return 0, ""
+    try:
+        stat = local.stat()
+    except (OSError, ValueError):
+        return None
+    return stat.st_size, str(stat.st_mtime_ns)

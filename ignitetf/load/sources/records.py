@@ -25,10 +25,9 @@ from ignitetf.load.sources.base import (
     keys_of,
     rows_per_batch,
 )
-from ignitetf.load.sources.exact import kinds_of
 from ignitetf.load.sources.location import digest, one_line
-from ignitetf.load.sources.stream import StreamSource, arrow_columns
-from ignitetf.load.sources.values import UNFIT, column_of, field_of, names_of
+from ignitetf.load.sources.recordbatches import StreamSource, arrow_columns
+from ignitetf.load.sources.values import UNFIT, column_of, field_of, kinds_of, names_of
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch, Column
 from ignitetf.wire.schema import Field, Schema

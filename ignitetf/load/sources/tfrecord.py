@@ -29,16 +29,25 @@ from ignitetf.load.sources.base import (
     rows_per_batch,
     type_name,
 )
-from ignitetf.load.sources.chain import ChainSource, files_at
 from ignitetf.load.sources.example import (
     BYTES_LIST,
     ExampleError,
+    FeatureSpec,
+    declared_specs,
     has_steps,
+    inferred_specs,
     parse_example,
     varints,
 )
-from ignitetf.load.sources.featurespec import FeatureSpec, declared_specs, inferred_specs
-from ignitetf.load.sources.location import Place, Stream, digest, open_plain, reading
+from ignitetf.load.sources.location import (
+    ChainSource,
+    Place,
+    Stream,
+    digest,
+    files_at,
+    open_plain,
+    reading,
+)
 from ignitetf.load.sources.values import column_of
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch, Column, Dense, Runs

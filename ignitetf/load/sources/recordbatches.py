@@ -1,0 +1,401 @@
+"""Record batches of Arrow as records: Parquet files, and anything that is an Arrow stream.
+
+file, `__arrow_c_stream__` -> record batches -> **columns** -> Batch
+
+Parquet files are read through pyarrow, by row groups. Streams are tables, frames, relations,
+cursors, rows of our own: what has a length is read again from its beginning where a load goes on;
+anything else can be read once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError, SourceError
+from ignitetf.load.sources.arrow import arrow_column, marked_field
+from ignitetf.load.sources.arrowplain import import_pyarrow, plain_array, refusal, uuid_field
+from ignitetf.load.sources.base import Source, keys_of, rows_per_batch
+from ignitetf.load.sources.location import ChainSource, Place, digest, files_at, one_line, reading
+from ignitetf.load.sources.producers import unsaid_columns
+from ignitetf.load.sources.tabular import Table
+from ignitetf.tables.storage import OnBadRecord
+from ignitetf.wire.columns import Batch, Column
+
+__all__ = ["StreamSource", "arrow_columns", "parquet", "stream"]
+
+_HINT_VALUE = "convert or leave out the column, or leave out the row with --bad-records skip"
+_FAILURES = (SourceError, ValueError)
+
+
+def _plain(found: Any) -> Any:
+    """Return a record batch whose arrays are plain (see `arrowplain`)."""
+    pa = import_pyarrow("tables")
+    arrays = [plain_array(*pair) for pair in zip(found.schema, found.columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, found.schema.names) if arrays else found
+
+
+class _ArrowTable(Table):
+    """A table whose rows come as record batches with the columns of its schema."""
+
+    def _converted(
+        self, found: Any, first: int, max_bytes: int, hint: str
+    ) -> Iterator[tuple[int, Batch]]:
+        """Yield the rows of a record batch, whose first one has this number."""
+        numbers = np.arange(first, first + len(found))
+        with reading(self.place.name, hint):
+            found = _plain(found)
+            columns, numbers = self._good(found, numbers)
+        if len(numbers):
+            yield from self._batches_of(columns, numbers, max_bytes)
+
+    def _good(
+        self, found: Any, numbers: NDArray[np.int64]
+    ) -> tuple[dict[str, Column], NDArray[np.int64]]:
+        """Return columns and numbers of the rows that convert; the others are bad records."""
+        try:
+            return self._convert(found), numbers
+        except _FAILURES:
+            wrong = dict(self._wrong(found))
+        for at in sorted(wrong):
+            self.bad(self._row(int(numbers[at])), wrong[at], hint=_HINT_VALUE)
+        good = np.setdiff1d(np.arange(len(numbers)), list(wrong))
+        return self._convert(found.take(good)), numbers[good]
+
+    def _wrong(self, found: Any, first: int = 0) -> Iterator[tuple[int, str]]:
+        """Yield positions of rows that do not convert, and why; found by repeated halving."""
+        try:
+            self._convert(found)
+        except _FAILURES as error:
+            half = len(found) // 2
+            if not half:
+                reason = error.message if isinstance(error, SourceError) else one_line(error)
+                yield first, reason
+                return
+            yield from self._wrong(found.slice(0, half), first)
+            yield from self._wrong(found.slice(half), first + half)
+
+    def _convert(self, found: Any) -> dict[str, Column]:
+        columns = {}
+        for i, field in enumerate(self._columns):
+            try:
+                column = arrow_column(field, found.column(i))
+            except SourceError as error:
+                raise SourceError(f"column {field.name}: {error.message}") from error
+            except ValueError as error:
+                raise SourceError(f"column {field.name}: {one_line(error)}") from error
+            if column.valid is not None and not field.nullable:
+                raise SourceError(f"column {field.name}: a null, and it must have none")
+            columns[field.name] = column
+        return columns
+
+
+_READ_BYTES = 1 << 20
+_MAX_ROWS = 1 << 16
+# Milliseconds that int64 nanoseconds can count, on either side of 1970.
+_NS_YEARS_MS = 2**63 // 1_000_000
+_NS_PER_MS = 1_000_000
+_HINT = "is it a Parquet file? write it again"
+
+
+class _ParquetSource(_ArrowTable):
+    """One Parquet file; a column may have nulls unless the file declares that it has none.
+
+    The statistics in the footer are not used, because pyarrow crashes the process if they are
+    damaged.
+    """
+
+    def __init__(
+        self, place: Place, *, key: str | None = None, bad_records: OnBadRecord = "fail"
+    ) -> None:
+        """Read the footer."""
+        super().__init__(bad_records=bad_records)
+        import_pyarrow("Parquet files")
+        self.place = place
+        with self._open() as file:
+            with reading(place.name, _HINT):
+                footer, arrow_schema = file.metadata, file.schema_arrow
+                self.rows = footer.num_rows
+                self._int96 = _int96_columns(file.schema)
+                arrow_schema = _meant(file.schema, arrow_schema)
+                self._groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
+                size = sum(footer.row_group(i).total_byte_size for i in range(len(self._groups)))
+            self.nbytes = size
+            self._record_bytes = size // max(1, self.rows or 0)
+        fields = [marked_field(f) for f in arrow_schema]
+        self._take_fields(fields, key)
+
+    def _open(self, **how: Any) -> _ParquetFile:
+        return _ParquetFile(self.place, **how)
+
+    def fingerprint(self) -> str:
+        """Made from name, size and time of the file."""
+        return digest("parquet", self.place.stamp(), self.key_name)
+
+    def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
+        number, groups = 0, list(range(len(self._groups)))
+        while groups and number + self._groups[groups[0]] <= start:
+            number += self._groups[groups.pop(0)]
+        rows = min(rows_per_batch(self._record_bytes, max_bytes), _MAX_ROWS)
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(self._open())
+            how: dict[str, Any] = {
+                "batch_size": rows,
+                "row_groups": groups,
+                "use_threads": False,
+            }
+            batches = file.iter_batches(**how)
+            if self._int96:
+                again = stack.enter_context(self._open(coerce_int96_timestamp_unit="ms"))
+                batches = _exact(batches, again.iter_batches(columns=self._int96, **how))
+            while True:
+                with reading(self.place.name, _HINT):
+                    if (found := next(batches, None)) is None:
+                        break
+                    cut = max(0, min(start - number, len(found)))
+                    number += len(found)
+                    found = found.slice(cut)
+                yield from self._converted(found, number - len(found), max_bytes, _HINT)
+                yield max(number, start), Batch(keys_of([]), {})
+        if number != self.rows:
+            raise SourceError(f"{self.place.name}: {number:,} rows, the footer says {self.rows:,}")
+
+
+def _int96_columns(schema: Any) -> list[str]:
+    """Return the columns of INT96, an older form of timestamps.
+
+    Raises:
+        SourceError: It is a part of nested values.
+    """
+    found = [column for column in map(schema.column, range(len(schema))) if _is_int96(column)]
+    for column in found:
+        if "." in column.path:
+            raise refusal(column.path.partition(".")[0], "timestamps of INT96 inside others")
+    return [column.path for column in found]
+
+
+def _is_int96(column: Any) -> bool:
+    return bool(column.physical_type == "INT96")
+
+
+def _meant(schema: Any, arrow_schema: Any) -> Any:
+    """Return pyarrow's schema with what it leaves out of that of the file.
+
+    Raises:
+        SourceError: A column has intervals, which pyarrow gives as their bytes.
+    """
+    for column in map(schema.column, range(len(schema))):
+        name, _, inner = column.path.partition(".")
+        if column.converted_type == "INTERVAL":
+            raise refusal(name, "INTERVAL")
+        if column.logical_type.type == "UUID" and not inner:
+            at = arrow_schema.get_field_index(name)
+            arrow_schema = arrow_schema.set(at, uuid_field(arrow_schema.field(at)))
+    return arrow_schema
+
+
+def _exact(batches: Iterator[Any], again: Iterator[Any]) -> Iterator[Any]:
+    """Yield record batches whose timestamps of INT96 are exact.
+
+    pyarrow counts their nanoseconds modulo 2^64, which are those of other times before 1677 and
+    after 2262. Read again, their milliseconds tell which these are.
+
+    Args:
+        batches: All columns; those of INT96 in nanoseconds.
+        again: The columns of INT96 in milliseconds; its batches may have other lengths.
+    """
+    import pyarrow as pa
+
+    held = None
+    for found in batches:
+        while held is None or len(held) < len(found):
+            if (piece := next(again, None)) is None:
+                raise SourceError("two readings of the file differ in length")
+            more = pa.Table.from_batches([piece])
+            held = more if held is None else pa.concat_tables([held, more])
+        for name in held.column_names:
+            at = found.schema.get_field_index(name)
+            ms = held[name].slice(0, len(found)).combine_chunks()
+            field = found.schema.field(at)
+            exact = _exact_times(pa, found.column(at), ms)
+            found = found.set_column(at, field.with_type(exact.type), exact)
+        held = held.slice(len(found))
+        yield found
+
+
+def _exact_times(pa: Any, wrapped: Any, ms: Any) -> Any:
+    """Return timestamps, or structs of milliseconds and nanoseconds if int64 cannot count them."""
+    low, high = (
+        one.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) for one in (wrapped, ms)
+    )
+    if (np.abs(high) < _NS_YEARS_MS).all():
+        return wrapped
+    within = low - high * _NS_PER_MS  # modulo 2^64, as both are
+    high = np.where((within >= 0) & (within < _NS_PER_MS), high, np.iinfo(np.int64).min)
+    parts = [pa.array(high), pa.array(within.astype(np.int32))]
+    return pa.StructArray.from_arrays(parts, ["ms", "ns"], mask=wrapped.is_null())
+
+
+class _ParquetFile:
+    """pyarrow's ParquetFile over a place, closed together with it."""
+
+    def __init__(self, place: Place, **how: Any) -> None:
+        from pyarrow import parquet as arrow_parquet
+
+        self._stream = place.open()
+        try:
+            with reading(place.name, _HINT):
+                self._file = arrow_parquet.ParquetFile(
+                    self._stream, pre_buffer=False, buffer_size=_READ_BYTES, **how
+                )
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def __enter__(self) -> Any:
+        return self._file
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._stream.close()
+
+
+def parquet(location: Any, key: str | None = None, bad_records: OnBadRecord = "fail") -> Source:
+    """Open Parquet files.
+
+    Args:
+        location: A file, a pattern with `*`, a folder, or a list.
+        key: Column to use as the key; otherwise a running number.
+        bad_records: What to do with null keys and with values that Ignite cannot store.
+
+    Raises:
+        SourceError: Missing or damaged, or with columns that Ignite cannot store.
+    """
+    if not location:
+        raise ConfigError("source 'parquet' needs a file")
+    sources = [
+        _ParquetSource(place, key=key, bad_records=bad_records)
+        for place in files_at(location, (".parquet", ".pq"))
+    ]
+    return sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)
+
+
+_MAX_ROWS = 1 << 16
+_SAMPLE = 100
+_STREAM_HINT = "is it an Arrow stream of rows with named columns?"
+
+
+class StreamSource(_ArrowTable):
+    """The rows of an Arrow stream; any column but the key may have nulls unless the stream says not.
+
+    Its record batches may be of any size: what is converted at a time is about a batch of the load.
+    """
+
+    def __init__(
+        self, value: Any, *, key: str | None = None, bad_records: OnBadRecord = "fail"
+    ) -> None:
+        """Open the stream, which tells the types."""
+        super().__init__(bad_records=bad_records)
+        pa = import_pyarrow("Arrow streams")
+        self.place = Place(f"the {type(value).__name__}", "record")
+        self._value = value
+        self.resumable = hasattr(value, "__len__")
+        self.rows = len(value) if self.resumable else None
+        for column, what, hint in unsaid_columns(value):
+            raise refusal(column, what, hint)
+        with reading(self.place.name, _STREAM_HINT):
+            self._reader: Any = pa.RecordBatchReader.from_stream(value)
+            self._schema = self._reader.schema
+        self._take_fields([marked_field(f) for f in self._schema], key)
+        self._id = self._stamp() if self.resumable else uuid.uuid4().hex
+
+    def _stamp(self) -> str:
+        """Return a digest of the schema, the number of rows, and the first ones.
+
+        Ends the stream, as some libraries (DuckDB) have one at a time; the load opens another.
+        """
+        pa = import_pyarrow("Arrow streams")
+        with reading(self.place.name, _STREAM_HINT):
+            reader, self._reader = self._reader, None
+            first = next(reader, None)
+            reader.close()
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, self._schema) as writer:
+                if first is not None:
+                    writer.write_batch(first.slice(0, _SAMPLE))
+        return digest("stream", sink.getvalue().to_pybytes().hex(), str(self.rows), self.key_name)
+
+    def fingerprint(self) -> str:
+        """Made of the number of rows and the first ones; anew for what can be read once."""
+        return self._id
+
+    def _open(self) -> Any:
+        """Return the reader that told the types, or a new one after it was read."""
+        reader, self._reader = self._reader, None
+        if reader is None:
+            if not self.resumable:
+                raise SourceError(
+                    f"{self.place.name} was read already, and can be read once",
+                    hint="give a new one, or a table: pyarrow.table(...)",
+                )
+            reader = import_pyarrow("Arrow streams").RecordBatchReader.from_stream(self._value)
+        return reader
+
+    def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
+        number = 0
+        with reading(self.place.name, _STREAM_HINT):
+            reader = self._open()
+        while True:
+            with reading(self.place.name, _STREAM_HINT):
+                if (found := next(reader, None)) is None:
+                    break
+            cut = max(0, min(start - number, len(found)))
+            number += len(found)
+            found = found.slice(cut)
+            if not len(found):
+                continue
+            rows = min(rows_per_batch(found.nbytes // len(found), max_bytes), _MAX_ROWS)
+            for at in range(0, len(found), rows):
+                first = number - len(found) + at
+                yield from self._converted(found.slice(at, rows), first, max_bytes, _STREAM_HINT)
+        self.rows = number
+        yield max(number, start), Batch(keys_of([]), {})
+
+
+def arrow_columns(columns: Mapping[str, Any]) -> Any:
+    """Return arrays of Arrow or Polars by name as a table; None unless all are such arrays."""
+    libraries = {type(value).__module__.partition(".")[0] for value in columns.values()}
+    if not libraries or not libraries <= {"pyarrow", "polars"}:
+        return None
+    pa = import_pyarrow("arrays of Arrow")
+    arrays = {}
+    for name, value in columns.items():
+        frame = value.to_frame() if hasattr(value, "to_frame") else None
+        for _, what, hint in unsaid_columns(frame):
+            raise refusal(name, what, hint)
+        if not isinstance(value, (pa.Array, pa.ChunkedArray)):
+            value = pa.chunked_array(value)
+        arrays[name] = value
+    with reading("the arrays", "they must have one length"):
+        return pa.table(arrays)
+
+
+def stream(
+    location: Any, key: str | None = None, bad_records: OnBadRecord = "fail"
+) -> StreamSource:
+    """Open an object with `__arrow_c_stream__`.
+
+    Args:
+        location: A table, reader, frame or relation; a cursor, result or rows of ignitetf.
+        key: Column to use as the key; otherwise a running number.
+        bad_records: What to do with null keys and with values that Ignite cannot store.
+
+    Raises:
+        SourceError: It has columns that Ignite cannot store, or is no stream of rows.
+    """
+    return StreamSource(location, key=key, bad_records=bad_records)
