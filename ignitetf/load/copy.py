@@ -31,11 +31,11 @@ from ignitetf.net.window import LEAST_BYTES, ByteWindow, first_bytes, most_bytes
 from ignitetf.tables.room import memory_full
 from ignitetf.threads import side_by_side
 from ignitetf.wire.codes import OpCode, TypeCode
+from ignitetf.wire.columns import copy_runs
 from ignitetf.wire.encode import EncodedPage
 from ignitetf.wire.frames import Page, read_first_page, read_page
 from ignitetf.wire.objects import Bytes, Positions, find_rows, gather, unwrap
 from ignitetf.wire.requests import batch_head, cursor_request, scan_request
-from ignitetf.wire.runs import copy_runs
 
 __all__ = ["copy_entries"]
 

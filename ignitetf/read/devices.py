@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, MissingExtra
-from ignitetf.read.leaves import DenseNode, Node, RunsNode, StructNode
+from ignitetf.read.export import DenseNode, Node, RunsNode, StructNode
 
 __all__ = ["Device", "DeviceBatches", "Framework", "Source", "check_dense", "device_of"]
 

@@ -1,32 +1,260 @@
-"""Converts batches of columns to NumPy arrays and Arrow record batches, without TensorFlow.
+"""Batches of columns as others take them: flat arrays, NumPy, Arrow; no TensorFlow here.
 
-leaves -> **export** -> PyTorch, JAX, pandas, Polars, ...
+schema -> **export** -> rows -> TensorFlow, PyTorch, JAX, pandas, Polars, ...
+
+Each field is a small tree of nodes: dense values, text, runs of another node, or a struct of nodes.
+For TensorFlow a node packs the columns of several batches into leaf arrays with one copy, into memory
+that can be taken over without another (64-byte aligned).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import MissingExtra
-from ignitetf.read.leaves import DenseNode, Node, RunsNode, StructNode
+from ignitetf.read.options import MASK_SUFFIX, NullPolicy
 from ignitetf.wire.arrow import array_of, arrow_field, meant_type, stream_of
+from ignitetf.wire.buffers import ALIGNMENT, BufferPool
 from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct
-from ignitetf.wire.schema import Field
+from ignitetf.wire.datatypes import Family, family_of
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 __all__ = [
+    "DenseNode",
+    "Node",
     "Ragged",
+    "RunsNode",
+    "StructNode",
+    "TextNode",
+    "TextStore",
     "arrow_form",
     "arrow_stream",
     "columns_of",
     "count_of",
+    "element_tree",
+    "key_tree",
     "record_of",
     "to_arrow",
     "to_numpy",
 ]
+
+# A range with at least this share of wanted bytes is copied whole instead of value by value.
+_LEAST_SHARE = 1 / 32
+# Other fields of the first and the last record are likely this near.
+_MARGIN = 1024
+_NOTHING: Final = np.empty(0, np.uint8)
+
+
+class _Window(NamedTuple):
+    """Bytes `first` to `end` of a buffer; keeping the buffer keeps its id from being reused."""
+
+    first: int
+    end: int
+    base: int
+    buffer: Any
+
+
+class TextStore:
+    """The bytes of the text columns of a page; starts and lengths of the values are kept apart.
+
+    Handing values over one by one costs a Python object each, ten times the price of a short
+    string's bytes. The columns of one page share a buffer, which is taken once for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[NDArray[np.uint8]] = []
+        self._size = 0
+        self._windows: dict[int, _Window] = {}
+
+    def add(self, column: Runs) -> NDArray[np.int64]:
+        """Return where each value starts in `halves`, laid end to end, as [n]."""
+        values, starts, lengths = column.values, column.starts, column.lengths
+        if len(starts) == 0:
+            return starts
+        first, end = int(starts.min()), int((starts + lengths).max())
+        known = self._windows.get(id(values))
+        if known is not None and known.first <= first and end <= known.end:
+            return starts + (known.base - known.first)
+        base = self._size
+        if int(lengths.sum()) < _LEAST_SHARE * (end - first):
+            self._append(np.frombuffer(b"".join(column.to_bytes()), np.uint8))
+            return np.cumsum(lengths) - lengths + base
+        first, end = max(0, first - _MARGIN), min(values.nbytes, end + _MARGIN)
+        part, before = _from_aligned(np.ascontiguousarray(values).view(np.uint8)[first:end])
+        base += before
+        self._windows[id(values)] = _Window(first, end, base, values)
+        self._append(part)
+        return starts + (base - first)
+
+    def halves(self, pool: BufferPool) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return all bytes as two arrays; beyond two parts, the second is a copy of the rest."""
+        first, *others = self._parts or [_NOTHING]
+        if len(others) <= 1:
+            return first, others[0] if others else _NOTHING
+        return first, np.concatenate(others, out=pool.take(self._size - len(first)))
+
+    def _append(self, part: NDArray[np.uint8]) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+
+
+@dataclass(frozen=True)
+class DenseNode:
+    """Values of one dtype and shape: one leaf `[n, *shape]`."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a value."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def pack(
+        self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
+    ) -> Iterator[NDArray[Any]]:
+        """Yield one array of all records, copied unless TensorFlow can take the memory as it is."""
+        arrays = [column.values for column in columns if isinstance(column, Dense)]
+        if len(arrays) == 1 and (whole := _ready(arrays[0], self.dtype)) is not None:
+            yield whole.reshape(len(whole), *self.shape)
+            return
+        shape = (sum(len(a) for a in arrays), *self.shape)
+        out = pool.take(shape[0] * self.nbytes).view(self.dtype).reshape(shape)
+        at = 0
+        for array in arrays:
+            out[at : at + len(array)] = array.reshape(len(array), *self.shape)
+            at += len(array)
+        yield out
+
+
+@dataclass(frozen=True)
+class TextNode:
+    """Strings or blobs: one leaf `[n]` of `bytes`, or two leaves with starts and lengths."""
+
+    def pack(
+        self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
+    ) -> Iterator[NDArray[Any]]:
+        """Yield one object array of all records, or int64 starts and lengths in `texts`."""
+        runs = [column for column in columns if isinstance(column, Runs)]
+        if texts is not None:
+            yield np.concatenate([texts.add(column) for column in runs])
+            yield np.concatenate([column.lengths for column in runs])
+            return
+        yield np.concatenate([column.to_objects() for column in runs])
+
+
+@dataclass(frozen=True)
+class RunsNode:
+    """Lists of different lengths: the leaves of their items, then lengths `[n]` int64."""
+
+    item: Node
+    step: int = 1
+
+    def pack(
+        self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
+    ) -> Iterator[NDArray[Any]]:
+        """Yield the items of all records in sequence, then the number of items of each record."""
+        found = [self.items_of(column) for column in columns]
+        yield from self.item.pack([items for items, _ in found], pool, texts)
+        lengths = [np.diff(offsets) for _, offsets in found]
+        yield np.concatenate(lengths) if lengths else np.empty(0, np.int64)
+
+    def items_of(self, column: Column) -> tuple[Column, NDArray[np.int64]]:
+        """Return the items of all records in one column, and offsets in items."""
+        assert isinstance(column, Runs)
+        items, offsets = column.compact()
+        if isinstance(items, Dense) and isinstance(self.item, DenseNode):
+            items = Dense(items.values.reshape(-1, *self.item.shape))
+        return items, offsets // self.step
+
+
+@dataclass(frozen=True)
+class StructNode:
+    """A nested object or map: the leaves of its fields in order."""
+
+    fields: tuple[tuple[str, Node], ...]
+
+    def pack(
+        self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
+    ) -> Iterator[NDArray[Any]]:
+        """Yield the leaves of every field."""
+        for name, node in self.fields:
+            parts = [column.fields[name] for column in columns if isinstance(column, Struct)]
+            yield from node.pack(parts, pool, texts)
+
+
+Node = DenseNode | TextNode | RunsNode | StructNode
+
+
+def _from_aligned(part: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
+    """Extend the bytes back to the previous aligned address, and return how many were added.
+
+    TensorFlow can then take them over without a copy. They are returned unchanged if the memory
+    they are a view of does not reach back that far.
+    """
+    whole: Any = part
+    while (base := whole.base) is not None:
+        base = base.obj if isinstance(base, memoryview) else base
+        if not isinstance(base, np.ndarray) or base.dtype != np.uint8 or base.ndim != 1:
+            break
+        whole = base
+    before = part.ctypes.data % ALIGNMENT
+    at = part.ctypes.data - whole.ctypes.data
+    return (whole[at - before : at + len(part)], before) if before <= at else (part, 0)
+
+
+def _ready(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return the values if TensorFlow can take them over without a copy, else None."""
+    if values.dtype != dtype:
+        return None
+    aligned = values.flags.c_contiguous and values.ctypes.data % ALIGNMENT == 0
+    return values if aligned else None
+
+
+def node_for(field: Field) -> Node:
+    """Return the node of a field; `columns` describes the form of each type."""
+    family = family_of(field.type)
+    if family is Family.OBJECT:
+        return StructNode(tuple((f.name, node_for(f)) for f in field.fields))
+    if family is Family.MAP:
+        return StructNode(tuple((f.name, RunsNode(node_for(f))) for f in field.fields))
+    if field.fields:
+        return RunsNode(node_for(field.fields[0]))
+    if family is Family.UUID and field.dtype != BYTES:
+        return DenseNode(np.dtype("<u8"), (2,))
+    rest = tuple(n for n in field.shape[1:] if n is not None)
+    if field.dtype.kind == "M":
+        return DenseNode(np.dtype("<i8"), ())  # a timestamp in the declared unit
+    if field.dtype == BYTES:
+        return RunsNode(TextNode()) if field.shape else TextNode()
+    if field.ragged:
+        return RunsNode(DenseNode(field.dtype, rest), step=int(np.prod(rest, dtype=np.int64)))
+    if field.shape and family is not Family.ARRAY:
+        return RunsNode(DenseNode(field.dtype, rest))
+    return DenseNode(field.dtype, tuple(n for n in field.shape if n is not None))
+
+
+def key_tree(schema: Schema, nulls: NullPolicy) -> Node:
+    """Return the node of the keys; composite keys have the masks of their fields under `mask`."""
+    node = node_for(schema.key)
+    if nulls != "mask" or not isinstance(node, StructNode):
+        return node
+    masks = ((name + MASK_SUFFIX, DenseNode(np.dtype("?"), ())) for name, _ in node.fields)
+    return StructNode(tuple(sorted((*node.fields, *masks), key=lambda item: item[0])))
+
+
+def element_tree(schema: Schema, nulls: NullPolicy) -> dict[str, Node]:
+    """Return the nodes by column name, including masks, sorted by name."""
+    nodes: dict[str, Node] = {f.name: node_for(f) for f in schema.fields}
+    if nulls == "mask":
+        nodes |= {f.name + MASK_SUFFIX: DenseNode(np.dtype("?"), ()) for f in schema.fields}
+    return dict(sorted(nodes.items()))
 
 
 class Ragged(NamedTuple):

@@ -22,10 +22,9 @@ from ignitetf.errors import SchemaError, WireError
 from ignitetf.wire.affinity import partitions_of
 from ignitetf.wire.checksum import marks_of
 from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct, values_of
+from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct, copy_runs, values_of
 from ignitetf.wire.datatypes import FIXED_DTYPE, INTEGERS
 from ignitetf.wire.encode import encode_entries
-from ignitetf.wire.runs import copy_runs
 from ignitetf.wire.schema import Field, Schema
 
 __all__ = ["IntegerKeys", "Keys", "Numbers", "ObjectKeys", "RecordContext", "key_of", "keys_of"]

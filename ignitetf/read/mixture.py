@@ -26,10 +26,17 @@ from ignitetf.read.batches import (
     closing_batches,
     cut_batches,
 )
-from ignitetf.read.export import arrow_form, arrow_stream, to_arrow, to_numpy
+from ignitetf.read.export import (
+    DenseNode,
+    Node,
+    TextNode,
+    arrow_form,
+    arrow_stream,
+    to_arrow,
+    to_numpy,
+)
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.keys import Numbers
-from ignitetf.read.leaves import DenseNode, Node, TextNode
 from ignitetf.read.lookup import KeyReading
 from ignitetf.read.mix_order import MOST_STEP, MixOrder, Share, rows_of
 from ignitetf.read.options import PAGE_BYTES

@@ -34,9 +34,17 @@ from ignitetf.read.arguments import (
 from ignitetf.read.batches import batch_count, batch_parts, closing_batches, read_rows
 from ignitetf.read.blocks import RowOrder
 from ignitetf.read.devices import DeviceBatches, Framework, check_dense, device_of
-from ignitetf.read.export import arrow_form, arrow_stream, columns_of, record_of, to_arrow
+from ignitetf.read.export import (
+    Node,
+    arrow_form,
+    arrow_stream,
+    columns_of,
+    element_tree,
+    key_tree,
+    record_of,
+    to_arrow,
+)
 from ignitetf.read.key_order import KeyOrder, StepOrder
-from ignitetf.read.leaves import Node, element_tree, key_tree
 from ignitetf.read.options import NullPolicy, ReadOptions
 from ignitetf.read.plan import (
     MOST_ROWS,

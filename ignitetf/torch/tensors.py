@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ignitetf.read.export import Ragged
-from ignitetf.read.leaves import DenseNode, Node, StructNode
+from ignitetf.read.export import DenseNode, Node, Ragged, StructNode
 
 __all__ = ["records_of", "stacked", "tensors_of"]
 

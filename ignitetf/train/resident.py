@@ -15,8 +15,8 @@ import numpy as np
 from ignitetf.errors import ConfigError
 from ignitetf.read.arguments import flag
 from ignitetf.read.devices import Device, Framework, check_dense, device_of
+from ignitetf.read.export import Node, StructNode
 from ignitetf.read.key_order import StepOrder
-from ignitetf.read.leaves import Node, StructNode
 from ignitetf.read.plan import whole_argument
 from ignitetf.read.rows import EpochRows, Epochs
 from ignitetf.train.row_numbers import RowNumbers, check_size

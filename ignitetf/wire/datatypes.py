@@ -1,6 +1,6 @@
 """The types of Ignite's values, one row each; every other table of types is derived from these.
 
-**datatypes** -> objects, columns, encoders, infer, blocks; leaves, tables, sources
+**datatypes** -> objects, columns, encoders, infer, blocks; read, tables, sources
 
 To add a type, give it a number in `codes.TypeCode` and a row in `_ROWS`, whose rows are in the order
 of their numbers; for a type of an existing family that is all. A new `Family` also needs a reader in `columns._READERS` and a writer in

@@ -25,7 +25,6 @@ from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.checksum import RowHashes, both_hashes, hash_joined, hash_rows, hash_runs
 from ignitetf.wire.codes import BinaryFlag, TypeCode, java_hash_lower
 from ignitetf.wire.columns import Batch, Column, Struct
-from ignitetf.wire.containers import container_part, enum_part
 from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.encoders import (
     Bytes,
@@ -34,7 +33,9 @@ from ignitetf.wire.encoders import (
     Positions,
     RunsPart,
     as_bytes,
+    container_part,
     each,
+    enum_part,
     large_runs,
     put_rows,
     stored_times,

@@ -169,7 +169,7 @@ COMPLEX = {
 STORED_AND_READ = """
 import numpy as np
 from ignitetf.read.fields import merge, parse_declaration
-from ignitetf.read.leaves import DenseNode, node_for
+from ignitetf.read.export import DenseNode, node_for
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.columns import Batch, Dense, Runs

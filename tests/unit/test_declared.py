@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from ignitetf.errors import ConfigError, SchemaError
-from ignitetf.read.export import arrow_form, to_arrow
+from ignitetf.read.export import arrow_form, element_tree, key_tree, to_arrow
 from ignitetf.read.fields import check_names, merge, parse_declaration
-from ignitetf.read.leaves import element_tree, key_tree
 from ignitetf.read.options import apply_nulls, check_masks
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Dense, Struct

@@ -9,7 +9,7 @@ import pytest
 
 from ignitetf.errors import ConfigError, MissingExtra
 from ignitetf.read.devices import DeviceBatches, check_dense, device_of
-from ignitetf.read.leaves import DenseNode, RunsNode, StructNode, TextNode
+from ignitetf.read.export import DenseNode, RunsNode, StructNode, TextNode
 from ignitetf.wire.buffers import BufferPool
 
 FRAMEWORKS = ("jax", "torch")

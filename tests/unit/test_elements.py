@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ignitetf.read.leaves import TextNode, TextStore
+from ignitetf.read.export import TextNode, TextStore
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool
 from ignitetf.wire.columns import Dense, Runs
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ignitetf._core import _native
 from ignitetf.errors import WireError
-from ignitetf.wire import runs as texts
+from ignitetf.wire import columns
 from ignitetf.wire.columns import Dense, Runs
 
 
@@ -21,7 +21,7 @@ def test_runs_are_the_slices_of_the_page(page, runs):
     data = np.frombuffer(page, np.uint8)
     starts, lengths = (np.array([run[i] for run in runs], np.int64) for i in (0, 1))
     expected = [page[a : a + n] for a, n in runs]
-    assert texts.bytes_of(data, starts, lengths).tolist() == expected
+    assert columns.bytes_of(data, starts, lengths).tolist() == expected
     backwards = Runs(Dense(data), starts, lengths)[::-1]
     assert backwards.to_bytes() == expected[::-1]
 
@@ -30,7 +30,7 @@ def test_runs_are_the_slices_of_the_page(page, runs):
 def test_runs_beyond_the_page_are_refused(run):
     starts, lengths = np.array([[0, run[0]], [4, run[1]]], np.int64)
     with pytest.raises(WireError, match="beyond the end"):
-        texts.bytes_of(np.zeros(10, np.uint8), starts, lengths)
+        columns.bytes_of(np.zeros(10, np.uint8), starts, lengths)
 
 
 @pytest.mark.parametrize("size", [1, 1023, 1024, 5000])
@@ -40,7 +40,7 @@ def test_runs_of_any_length_are_the_slices(size):
     starts = np.arange(0, len(page) - size, 777)
     lengths = np.full(len(starts), size)
     expected = [page[a : a + size].tobytes() for a in starts]
-    assert texts.bytes_of(page, starts, lengths).tolist() == expected
+    assert columns.bytes_of(page, starts, lengths).tolist() == expected
 
 
 def test_only_arrays_of_objects_take_bytes():
@@ -56,7 +56,7 @@ def test_several_threads_make_large_ones_at_a_time():
     lengths = np.arange(len(starts)) * 4 % 4097  # 2 KB on average
     expected = [page[a : a + n].tobytes() for a, n in zip(starts, lengths, strict=True)]
     with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda _: texts.bytes_of(page, starts, lengths).tolist(), range(32))
+        found = pool.map(lambda _: columns.bytes_of(page, starts, lengths).tolist(), range(32))
         assert all(each == expected for each in found)
 
 
@@ -65,7 +65,7 @@ def test_objects_live_as_long_as_they_are_held():
     starts = np.arange(0, 900, 19)
     lengths = np.full(len(starts), 19)
     nones = sys.getrefcount(None)
-    found = texts.bytes_of(data, starts, lengths)
+    found = columns.bytes_of(data, starts, lengths)
     assert {sys.getrefcount(item) for item in found} == {3}  # the array, `item`, the argument
     del found
     assert abs(sys.getrefcount(None) - nones) < 20

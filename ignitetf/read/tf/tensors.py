@@ -32,7 +32,7 @@ from ignitetf._core._native import register_strings
 from ignitetf._core.tensorflow import library_in
 from ignitetf.errors import IgniteTFError
 from ignitetf.read.arguments import label_of
-from ignitetf.read.leaves import (
+from ignitetf.read.export import (
     DenseNode,
     Node,
     RunsNode,
