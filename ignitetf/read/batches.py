@@ -26,7 +26,7 @@ from ignitetf.read.lookup import KeyReading
 from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.plan import Piece, Position, ScanOrder, Shard, Window
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.scans import Permutation, ScanReading
+from ignitetf.read.scans import Permutation, ScanReading, UnitBatch
 from ignitetf.read.window import (
     MANY_ROWS,
     Filling,
@@ -51,26 +51,43 @@ __all__ = [
 # cost. A full page crosses alone, blocks about as many together as fill a page.
 _LEAST_BYTES: Final = PAGE_BYTES * 3 // 4
 # From so many bytes on, another page costs less than the copy that adds to this one.
+_LEAST_OWN_BYTES: Final = PAGE_BYTES // 8
 # Rows of a plan: their places and keys are in memory.
 _MOST_PLANNED: Final = 1 << 20
-_LEAST_OWN_BYTES: Final = PAGE_BYTES // 8
 
 
 def read_rows(
-    reader: CacheReader, order: RowOrder, position: Position, shard: Shard
+    reader: CacheReader,
+    order: RowOrder,
+    position: Position,
+    shard: Shard,
+    batch_rows: int | None = None,
 ) -> Generator[Batch, None, None]:
-    """Yield the rows that a shard has left from a position on, in order."""
+    """Yield the rows that a shard has left from a position on, in order.
+
+    Args:
+        reader: The cache.
+        order: The order of its rows.
+        position: Where to begin.
+        shard: Whose rows.
+        batch_rows: Rows of the batches that will be cut; rows that make one land side by side.
+    """
     if isinstance(order, KeyOrder):
         slices = order.slices(position, shard)
-        yield from read_places(reader, order, position.epoch, slices)
+        yield from read_places(reader, order, position.epoch, slices, batch_rows)
     elif isinstance(order, BlockOrder):
         yield from read_blocks(reader, order, position, shard)
     else:
-        yield from _by_scan(reader, order, order.pieces(position.chain, shard), position.epoch)
+        scan = _Scan(reader, order, position.epoch, batch_rows)
+        yield from scan.batches(order.pieces(position.chain, shard))
 
 
 def read_places(
-    reader: CacheReader, order: KeyOrder, epoch: int, places: Places
+    reader: CacheReader,
+    order: KeyOrder,
+    epoch: int,
+    places: Places,
+    batch_rows: int | None = None,
 ) -> Generator[Batch, None, None]:
     """Yield the rows at these places of an epoch, in their order."""
     check_total(reader, order.keys)
@@ -80,7 +97,8 @@ def read_places(
         numbers = order.numbers(epoch, places.places(start, stop))
         with reader.explained():
             cuts = _unique(numbers) if order.even == "pad" else None
-            yield from KeyReading(reader, order.keys, numbers, cuts=cuts).batches()
+            reading = KeyReading(reader, order.keys, numbers, cuts=cuts, batch_rows=batch_rows)
+            yield from reading.batches()
 
 
 def _unique(numbers: Numbers) -> list[int]:
@@ -110,146 +128,164 @@ def check_total(reader: CacheReader, keys: Keys) -> None:
     reader.changes.check_size(rows, reader.client.settled_size(reader.cache, rows), when)
 
 
-def _by_scan(
-    reader: CacheReader, order: ScanOrder, pieces: Sequence[Piece], epoch: int
-) -> Generator[Batch, None, None]:
-    for piece in pieces:
-        if not order.known:
-            yield from _read_range(reader, order, piece, (piece.start, piece.stop), epoch)
-            continue
-        own = order.own_rows(piece.shard)
-        start, stop = piece.start, piece.stop
-        while start < stop and own:
-            # A padded shard starts over with its own first rows.
-            first = start % own
-            last = min(own, first + stop - start)
-            yield from _read_range(reader, order, piece, (first, last), epoch)
-            start += last - first
+class _Scan:
+    """Reads pieces of an epoch by scans.
 
-
-def _read_range(
-    reader: CacheReader,
-    order: ScanOrder,
-    piece: Piece,
-    wanted: tuple[int, int],
-    epoch: int,
-) -> Iterator[Batch]:
-    start, stop = wanted
-    if _takes_more(reader, order, piece.shard, stop):
-        stop = sys.maxsize
-    windows = order.windows(piece.shard, epoch)
-    if order.known:
-        begin = bisect_right(windows, start, key=lambda w: w.first + w.rows)
-        windows = windows[begin : bisect_left(windows, stop, key=lambda w: w.first)]
-        at = windows[0].first if windows else 0
-    else:
-        at = 0
-    shuffled = order.seed is not None
-    for batch in _windowed(reader, order, windows, epoch) if shuffled else _plain(reader, windows):
-        size = len(batch)
-        low, high = max(0, start - at), min(size, stop - at) if order.known else size
-        if low < high:
-            yield batch if (low, high) == (0, size) else batch[low:high]
-        at += size
-
-
-def _takes_more(reader: CacheReader, order: ScanOrder, shard: Shard, stop: int) -> bool:
-    """Whether rows that were added since the rows were counted are read, too.
-
-    A shuffle has them among the others, so that a cut would leave out others in their place.
+    Args:
+        reader: The cache.
+        order: The order of its rows.
+        epoch: Number of the epoch.
+        batch_rows: Rows of the batches that will be cut; None if it is not known.
     """
-    is_cut = not order.known or order.even is not None or stop < order.own_rows(shard)
-    return not is_cut and reader.options.on_change != "error"
 
+    def __init__(
+        self, reader: CacheReader, order: ScanOrder, epoch: int, batch_rows: int | None
+    ) -> None:
+        self._reader = reader
+        self._order = order
+        self._epoch = epoch
+        self._batch_rows = batch_rows
 
-def _plain(reader: CacheReader, windows: Sequence[Window]) -> Iterator[Batch]:
-    partitions = list(chain.from_iterable(map(attrgetter("partitions"), windows)))
-    with contextlib.closing(reader.batches(partitions, ())) as batches:
-        for item in batches:
-            if item.batch is not None and len(item.batch):
-                yield item.batch
+    def batches(self, pieces: Sequence[Piece]) -> Generator[Batch, None, None]:
+        """Yield the rows of these pieces, in order."""
+        order = self._order
+        for piece in pieces:
+            if not order.known:
+                yield from self._range(piece, piece.start, piece.stop)
+                continue
+            own = order.own_rows(piece.shard)
+            start, stop = piece.start, piece.stop
+            while start < stop and own:
+                # A padded shard starts over with its own first rows.
+                first = start % own
+                last = min(own, first + stop - start)
+                yield from self._range(piece, first, last)
+                start += last - first
 
+    def _range(self, piece: Piece, start: int, stop: int) -> Iterator[Batch]:
+        order = self._order
+        if self._takes_more(piece.shard, stop):
+            stop = sys.maxsize
+        windows = order.windows(piece.shard, self._epoch)
+        if order.known:
+            begin = bisect_right(windows, start, key=lambda w: w.first + w.rows)
+            windows = windows[begin : bisect_left(windows, stop, key=lambda w: w.first)]
+            at = windows[0].first if windows else 0
+        else:
+            at = 0
+        for batch in self._plain(windows) if order.seed is None else self._shuffled(windows):
+            size = len(batch)
+            low, high = max(0, start - at), min(size, stop - at) if order.known else size
+            if low < high:
+                yield batch if (low, high) == (0, size) else batch[low:high]
+            at += size
 
-def _windowed(
-    reader: CacheReader, order: ScanOrder, windows: Sequence[Window], epoch: int
-) -> Iterator[Batch]:
-    """Yield permuted windows; the next one is received while the current one is consumed."""
-    partitions = [p for w in windows for p in w.partitions]
-    last_unit = (np.cumsum([len(w.partitions) for w in windows]) - 1).tolist()
-    # If the number of rows is certain, each row goes to its place as soon as it arrives.
-    certain = order.known and reader.options.on_change == "error" and not reader.options.raw_nulls
-    if certain and not reader.is_blocks and reader.split is None and reader.counts_are_exact:
-        yield from _landed(reader, order, windows, epoch)
-        return
-    pools = reader.window_pools
-    pool = pools.pop() if pools else BufferPool(order.window_bytes)
-    number, parts = 0, list[Batch]()
-    filling: Filling | None = None
-    rest: Batch | None = None
-    try:
-        with contextlib.closing(reader.batches(partitions, last_unit)) as batches:
+    def _takes_more(self, shard: Shard, stop: int) -> bool:
+        """Whether rows that were added since the rows were counted are read, too.
+
+        A shuffle has them among the others, so that a cut would leave out others in their place.
+        """
+        order = self._order
+        is_cut = not order.known or order.even is not None or stop < order.own_rows(shard)
+        return not is_cut and self._reader.options.on_change != "error"
+
+    def _plain(self, windows: Sequence[Window]) -> Iterator[Batch]:
+        partitions = list(chain.from_iterable(map(attrgetter("partitions"), windows)))
+        batches = self._reader.batches(partitions, (), self._batch_rows)
+        with contextlib.closing(batches):
             for item in batches:
-                if item.batch is not None and certain:
-                    if filling is None:
-                        index = order.permutation(windows[number], epoch)
-                        filling = Filling(inverse(index), pool, rest)
-                    filling.add(item.batch)
-                    continue
-                if item.batch is not None:
-                    parts.append(item.batch)
-                    continue
-                if filling is not None:
-                    rest = yield from filling.batches(last=number == len(windows) - 1)
-                    filling = None
-                yield from _permuted(parts, order, windows[number], epoch)
-                number, parts = number + 1, []
-        if rest is not None:
-            yield rest
-    finally:
-        filling = rest = None
-        pools.append(pool)
+                if item.batch is not None and len(item.batch):
+                    yield item.batch
 
+    def _shuffled(self, windows: Sequence[Window]) -> Iterator[Batch]:
+        reader, order = self._reader, self._order
+        # If the number of rows is certain, each row goes to its place as soon as it arrives.
+        is_certain = order.known and reader.options.on_change == "error"
+        if not is_certain or reader.options.raw_nulls:
+            return self._permuted(windows)
+        if reader.is_blocks or reader.split is not None or not reader.counts_are_exact:
+            return self._filled(windows)
+        return self._landed(windows)
 
-def _landed(
-    reader: CacheReader, order: ScanOrder, windows: Sequence[Window], epoch: int
-) -> Iterator[Batch]:
-    """Yield permuted windows whose rows land in their places."""
-    sizes = dict(zip(order.partitions, order.counts, strict=True))
-    at = 0
-    while at < len(windows):
-        last, rows = at + 1, windows[at].rows
-        while last < len(windows) and rows + windows[last].rows <= _MOST_PLANNED:
-            rows += windows[last].rows
-            last += 1
+    def _landed(self, windows: Sequence[Window]) -> Iterator[Batch]:
+        """Yield permuted windows whose rows land in their places."""
+        at = 0
+        while at < len(windows):
+            last, rows = at + 1, windows[at].rows
+            while last < len(windows) and rows + windows[last].rows <= _MOST_PLANNED:
+                rows += windows[last].rows
+                last += 1
+            partitions, plan = self._places(windows[at:last])
+            with self._reader.explained():
+                reading = ScanReading(self._reader, partitions, (), plan, self._batch_rows)
+                with contextlib.closing(reading.batches()) as batches:
+                    for item in batches:
+                        if item.batch is not None:
+                            yield item.batch
+            at = last
+
+    def _places(self, windows: Sequence[Window]) -> tuple[list[int], Permutation]:
+        """Return the partitions of some windows, and where their rows go."""
         partitions: list[int] = []
-        places, firsts, base = [], [], 0
-        for window in windows[at:last]:
-            places.append(inverse(order.permutation(window, epoch)) + base)
+        places, firsts, base = [], list[int](), 0
+        for window in windows:
+            places.append(inverse(self._order.permutation(window, self._epoch)) + base)
             firsts += [base] * len(window.partitions)
             partitions += window.partitions
             base += window.rows
-        assert base == sum(sizes[p] for p in partitions)
-        plan = Permutation(np.concatenate(places), np.array(firsts, np.int64))
-        with reader.explained():
-            reading = ScanReading(reader, partitions, (), plan)
-            with contextlib.closing(reading.batches()) as batches:
-                for item in batches:
-                    if item.batch is not None:
-                        yield item.batch
-        at = last
+        return partitions, Permutation(np.concatenate(places), np.array(firsts, np.int64))
+
+    def _filled(self, windows: Sequence[Window]) -> Iterator[Batch]:
+        """Yield permuted windows; the next one is received while the current one is consumed."""
+        pools = self._reader.window_pools
+        pool = pools.pop() if pools else BufferPool(self._order.window_bytes)
+        filling: Filling | None = None
+        rest: Batch | None = None
+        try:
+            for number, (window, arriving) in enumerate(self._by_window(windows)):
+                for batch in arriving:
+                    if filling is None:
+                        index = self._order.permutation(window, self._epoch)
+                        filling = Filling(inverse(index), pool, rest)
+                    filling.add(batch)
+                if filling is not None:
+                    rest = yield from filling.batches(last=number == len(windows) - 1)
+                    filling = None
+            if rest is not None:
+                yield rest
+        finally:
+            filling = rest = None
+            pools.append(pool)
+
+    def _permuted(self, windows: Sequence[Window]) -> Iterator[Batch]:
+        """Yield windows, each permuted once it is known how many rows it has."""
+        for window, arriving in self._by_window(windows):
+            parts = list(arriving)
+            rows = sum(map(len, parts))
+            if not rows:
+                continue
+            whole = concat(parts)
+            parts.clear()
+            actual = Window(window.partitions, window.first, rows)
+            index = self._order.permutation(actual, self._epoch)
+            step = piece_rows(rows, whole.nbytes)
+            for start in range(0, rows, step):
+                yield whole[index[start : start + step]]
+
+    def _by_window(self, windows: Sequence[Window]) -> Iterator[tuple[Window, Iterator[Batch]]]:
+        """Yield each window and what arrives of it, in the order of scans; to be taken whole."""
+        partitions = [p for w in windows for p in w.partitions]
+        ends = (np.cumsum([len(w.partitions) for w in windows]) - 1).tolist()
+        with contextlib.closing(self._reader.batches(partitions, ends)) as items:
+            for window in windows:
+                yield window, _until_end(items)
 
 
-def _permuted(parts: list[Batch], order: ScanOrder, window: Window, epoch: int) -> Iterator[Batch]:
-    rows = sum(len(b) for b in parts)
-    if rows == 0:
-        return
-    whole = concat(parts)
-    parts.clear()
-    actual = Window(window.partitions, window.first, rows)
-    index = order.permutation(actual, epoch)
-    step = piece_rows(rows, whole.nbytes)
-    for start in range(0, rows, step):
-        yield whole[index[start : start + step]]
+def _until_end(items: Iterator[UnitBatch]) -> Iterator[Batch]:
+    for item in items:
+        if item.batch is None:
+            return
+        yield item.batch
 
 
 def join_batches(

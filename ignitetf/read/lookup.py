@@ -69,9 +69,12 @@ class KeyReading(Reading):
         cuts: Sequence[int] | None = None,
         on_missing: Callable[[Numbers], None] | None = None,
         stored: Schema | None = None,
+        batch_rows: int | None = None,
     ) -> None:
         schema = reader.schema if stored is None else stored
-        super().__init__(reader, schema, lambda _: None, max(1, len(numbers)))
+        super().__init__(
+            reader, schema, lambda _: None, most_rows=max(1, len(numbers)), batch_rows=batch_rows
+        )
         self._schema = schema
         self._keys = keys
         self._numbers = numbers

@@ -49,6 +49,8 @@ __all__ = [
 ]
 
 WINDOW_BYTES: Final = 256 << 20
+# The first batch of an epoch comes when the rows of its first window are here.
+_FIRST_WINDOW_BYTES: Final = 8 << 20
 Even = Literal["pad", "drop"]
 OrderName = Literal["scan", "keys", "global"]
 _UNBOUNDED: Final = 1 << 62
@@ -173,7 +175,8 @@ class ScanOrder:
         seed: Seed of the shuffle; None does not shuffle.
         even: How shards get the same number of rows: repeat their own rows (`pad`), leave out their
             last ones (`drop`), or None: the numbers differ.
-        window_bytes: Upper limit for a window of more than one partition.
+        window_bytes: Upper limit for a window of more than one partition; the first windows of an
+            epoch are smaller.
         known: Whether `counts` are exact; otherwise they are estimates above zero, and the place of
             a row is only known by reading.
     """
@@ -243,7 +246,7 @@ class ScanOrder:
         nbytes = 0.0
         for partition in sorted(self.share(shard), key=lambda p: rank[p]):
             size = sizes[partition] * self.row_bytes
-            if not groups or nbytes + size > self.window_bytes:
+            if not groups or nbytes + size > self._limit(len(groups) - 1):
                 groups.append([])
                 nbytes = 0.0
             groups[-1].append(partition)
@@ -253,6 +256,11 @@ class ScanOrder:
         return [
             Window(tuple(g), first, n) for g, first, n in zip(groups, firsts, rows, strict=False)
         ]
+
+    def _limit(self, window: int) -> int:
+        """Return the upper limit for the bytes of the window with this number."""
+        # No limit of an epoch needs more doublings.
+        return min(self.window_bytes, _FIRST_WINDOW_BYTES << min(window, 40))
 
     def permutation(self, window: Window, epoch: int) -> NDArray[np.int64]:
         """Return the order of a window's rows, by their number within it."""

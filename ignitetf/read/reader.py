@@ -283,7 +283,10 @@ class CacheReader:
         return self.client.settings.idle_timeout_s if limit is None else limit
 
     def batches(
-        self, partitions: Sequence[int], ends: Sequence[int] | None = None
+        self,
+        partitions: Sequence[int],
+        ends: Sequence[int] | None = None,
+        batch_rows: int | None = None,
     ) -> Generator[UnitBatch, None, None]:
         """Yield the records of the partitions, in the given order, and by key hash within each.
 
@@ -293,6 +296,7 @@ class CacheReader:
             partitions: The partitions.
             ends: Indexes into the partitions, ascending, at whose end a batch must end; None for
                 all of them. Else a batch may have the records of several partitions.
+            batch_rows: Rows of the batches that will be cut; None if it is not known.
 
         Raises:
             SchemaError: A record does not fit; names cache, key and field, and if it was scanned the
@@ -301,7 +305,7 @@ class CacheReader:
         """
         ends = range(len(partitions)) if ends is None else ends
         with self.explained():
-            yield from ScanReading(self, partitions, ends).batches()
+            yield from ScanReading(self, partitions, ends, batch_rows=batch_rows).batches()
 
     @property
     def scanned_schema(self) -> Schema:

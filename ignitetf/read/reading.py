@@ -46,10 +46,12 @@ __all__ = ["Reading", "statement_batches"]
 # About as many bytes as a group of rows has: little memory, used again, stays in the cache.
 _GROUP_BYTES: Final = 1 << 20
 _MOST_GROUP_ROWS: Final = 65_536
+# A group of one batch, which is then handed over without a copy, has at most so many.
+_MOST_BATCH_BYTES: Final = 16 << 20
 # Groups are cut where TensorFlow can take them over without a copy.
 _ALIGNED_ROWS: Final = 64
-# Groups that may be filled before the consumer takes them, at least.
-_AHEAD: Final = 8
+# What may be filled before the consumer takes it, at least.
+_AHEAD_BYTES: Final = 8 << 20
 # So many are read at once, in the thread of the caller.
 _FEW_GROUPS: Final = 2
 # Rows in a page of a statement that reads keys.
@@ -62,12 +64,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def _group_rows(row_bytes: float) -> int:
-    """Return how many rows a group has."""
+def _group_rows(row_bytes: float, batch_rows: int | None) -> int:
+    """Return how many rows a group has: whole batches, if they are neither large nor many."""
     rows = int(min(_MOST_GROUP_ROWS, _GROUP_BYTES // max(row_bytes, 16.0)))
-    if rows < _ALIGNED_ROWS:
-        return max(1, rows)
-    return rows // _ALIGNED_ROWS * _ALIGNED_ROWS
+    if batch_rows is not None and rows < batch_rows <= _MOST_BATCH_BYTES // max(row_bytes, 16.0):
+        return batch_rows
+    step = _ALIGNED_ROWS if batch_rows is None else batch_rows
+    return rows // step * step if rows >= step else max(1, rows)
 
 
 class Reading(abc.ABC):
@@ -79,11 +82,13 @@ class Reading(abc.ABC):
         stored: Schema,
         name_of: Callable[[int], int | None],
         most_rows: int = _MOST_GROUP_ROWS,
+        batch_rows: int | None = None,
     ) -> None:
         self._reader = reader
         self._stored_bytes = max(1.0, reader.entry_bytes * reader.block_rows)
         # Few rows get a small group, which may be kept for long.
-        self._rows = min(_group_rows(self._stored_bytes), 1 << (most_rows - 1).bit_length())
+        rows = _group_rows(self._stored_bytes, batch_rows)
+        self._rows = min(rows, 1 << (most_rows - 1).bit_length())
         self._layout: RowLayout = reader.row_layout(stored, self._rows)
         self._left = Left(self._rows)
         self._decoder = _PageDecoder(
@@ -148,7 +153,7 @@ class Reading(abc.ABC):
         # A first answer of SQL has the number of columns before its page.
         skipped = _INT_BYTES if next_page == OpCode.QUERY_SQL_FIELDS_PAGE else 0
         return Landing(
-            self._layout.native, units, places, None, None, total, _AHEAD, self._group_bytes,
+            self._layout.native, units, places, None, None, total, self._ahead, self._group_bytes,
             page_rows, True, skipped, next_page,
         )  # fmt: skip
 
@@ -162,13 +167,18 @@ class Reading(abc.ABC):
         """Return where the answers to requests for keys land; key i is `keys[key_at[i]:]`."""
         total = len(key_at) - 1
         return Landing(
-            self._layout.native, units, places, keys, key_at, total, _AHEAD, self._group_bytes,
+            self._layout.native, units, places, keys, key_at, total, self._ahead, self._group_bytes,
             total, False, 0, 0,
         )  # fmt: skip
 
     @property
     def _group_bytes(self) -> int:
         return int(self._stored_bytes * self._rows)
+
+    @property
+    def _ahead(self) -> int:
+        """Groups that may be filled before the consumer takes them, at least."""
+        return max(2, _AHEAD_BYTES // max(1, self._group_bytes))
 
     def _count(self, units: NDArray[Any], flow: Flow) -> None:
         """Count the units that have ended since the last time, in order."""

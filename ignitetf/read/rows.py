@@ -401,13 +401,16 @@ class EpochRows:
 
     # Reading
 
-    def column_batches(self) -> Generator[Batch, None, None]:
+    def column_batches(self, batch_rows: int | None = None) -> Generator[Batch, None, None]:
         """Yield columns in their stored form, a page or a shuffled window at a time, in order.
 
         Close the generator to stop early.
+
+        Args:
+            batch_rows: Rows of the batches that will be cut, which are then seldom copied.
         """
         order = self.order
-        batches = read_rows(self.reader, order, self.position, self.shard)
+        batches = read_rows(self.reader, order, self.position, self.shard, batch_rows)
         # Batches of global steps are cut by number, scans are read until they end.
         rows = order.rows_left(self.position, self.shard) if isinstance(order, StepOrder) else None
         return self.counted(batches, rows)
@@ -437,7 +440,7 @@ class EpochRows:
             batch_size: Rows per batch; None for this worker's part of each global step.
             drop_remainder: Leave out an incomplete last batch.
         """
-        batches = self.column_batches()
+        batches = self.column_batches(batch_size)
         return batch_parts(
             batches, self.order, self.position, self.shard, batch_size, drop_remainder
         )

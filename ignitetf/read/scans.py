@@ -94,6 +94,7 @@ class _PartitionReading(Reading):
         permutation: Where the rows go; None for the order of the partitions.
         by_sql: The rows to request; None for all entries, by scans.
         counts: Entries of each partition, int64 `[n]`; None if they are not known.
+        batch_rows: Rows of the batches that will be cut; None if it is not known.
     """
 
     def __init__(
@@ -104,9 +105,10 @@ class _PartitionReading(Reading):
         permutation: Permutation | None = None,
         by_sql: Selection | None = None,
         counts: NDArray[np.int64] | None = None,
+        batch_rows: int | None = None,
     ) -> None:
         self._partitions = np.asarray(partitions, np.int64)
-        super().__init__(reader, stored, lambda u: int(self._partitions[u]))
+        super().__init__(reader, stored, lambda u: int(self._partitions[u]), batch_rows=batch_rows)
         self._permutation = permutation
         self._by_sql = by_sql
         self._units = self._new_units(counts)
@@ -189,6 +191,7 @@ class ScanReading(_PartitionReading):
         ends: Indexes into the partitions, ascending, at whose end a batch must end.
         permutation: Where the rows go; None for the order of the partitions. Only where it is known
             how many rows each has.
+        batch_rows: Rows of the batches that will be cut; None if it is not known.
     """
 
     def __init__(
@@ -197,6 +200,7 @@ class ScanReading(_PartitionReading):
         partitions: Sequence[int],
         ends: Sequence[int] = (),
         permutation: Permutation | None = None,
+        batch_rows: int | None = None,
     ) -> None:
         self._schema, selection = reader.scanned_schema, reader.selection
         # Blocks land as rows whose columns are arrays.
@@ -206,7 +210,7 @@ class ScanReading(_PartitionReading):
         if selection is None and reader.options.on_change == "error" and not reader.is_blocks:
             counts = reader.changes.known_rows(np.asarray(partitions, np.int64))
         by_sql = selection if by_row else None
-        super().__init__(reader, partitions, stored, permutation, by_sql, counts)
+        super().__init__(reader, partitions, stored, permutation, by_sql, counts, batch_rows)
         self._ends = deque(sorted(ends))
         self._records = np.zeros(len(self._partitions), np.int64)  # of each, in blocks
         self._wanted = None if selection is None or by_row else self._wanted_keys(selection)

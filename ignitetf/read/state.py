@@ -29,7 +29,7 @@ from ignitetf.wire.requests import encode_parameter
 __all__ = ["identity_of", "mix_identity_of", "mix_placed", "placed"]
 
 # Changed whenever the same arguments begin to mean another order of rows.
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _HINT: Final = "pass what state() gave, as it is"
 _PLACE: Final = ("epoch", "chain")
 # Entries that may be known in one state and unknown in another of the same order.

@@ -109,7 +109,7 @@ class IgniteDataset(OwnDataset):
         on_change: `error` or `warn` if a partition does not have the number of entries that the
             load stored.
         version: Require this version of the data set's manifest.
-        window_bytes: Limit for a window of the shuffle; a smaller data set is permuted as a whole.
+        window_bytes: Limit for a window of the shuffle; the first windows of an epoch are smaller.
         settings: Connection settings, instead of all connection arguments.
 
     Raises:
