@@ -56,7 +56,7 @@ from ignitetf.wire.zones import UTC, Zone, zone_of
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["MOST_WINDOW", "Pool"]
+__all__ = ["Pool"]
 
 # Idle channels kept per address; extra ones are opened on demand and closed on release.
 _POOL_SIZE: Final = 8
@@ -72,8 +72,6 @@ _READS: Final = frozenset(
         OpCode.BINARY_TYPE_NAME_GET,
     }
 )
-# Bytes that a connection may have under way.
-MOST_WINDOW: Final = 48 << 20
 # An idle connection is kept this many times as long as it took to open.
 _REST_TIMES: Final = 300
 _MOST_REST_S: Final = 30.0
@@ -115,7 +113,7 @@ class Pool:
         self.topology: int | None = None
         self.known_nodes: Sequence[NodeEndpoint] = ()
         self.told_topology: tuple[int, int] | None = None
-        self.most_window = MOST_WINDOW
+        self.most_window = settings.ahead_bytes
         self.delivered_rate = 0.0
         # Seconds that the quickest connection took to open.
         self._opening_s = _MOST_REST_S

@@ -14,7 +14,7 @@ import math
 import time
 from typing import Final
 
-from ignitetf.net.pool import MOST_WINDOW, Pool
+from ignitetf.net.pool import Pool
 
 __all__ = ["LEAST_BYTES", "ByteWindow", "first_bytes", "most_bytes"]
 
@@ -27,8 +27,8 @@ _LEAST_ROUND_S: Final = 1e-4
 
 def most_bytes(pool: Pool) -> int:
     """Return the largest window of a connection in bytes, smaller after a node refused one."""
-    pool.most_window = min(MOST_WINDOW, 2 * pool.most_window)
-    return min(pool.most_window, pool.settings.ahead_bytes)
+    pool.most_window = min(pool.settings.ahead_bytes, 2 * pool.most_window)
+    return pool.most_window
 
 
 def first_bytes(pool: Pool, most: int) -> int:

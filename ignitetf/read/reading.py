@@ -200,7 +200,7 @@ class Reading(abc.ABC):
             self._add_usage(units[self._counted :], flow)
 
     def _add_usage(self, units: NDArray[Any], flow: Flow) -> None:
-        for lane in np.unique(units["lane"]).tolist():
+        for lane in set(units["lane"].tolist()):
             own = units[units["lane"] == lane]
             if own["nbytes"].any():
                 rows = round(int(own["done"].sum()) * self._reader.block_rows)

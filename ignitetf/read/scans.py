@@ -138,10 +138,9 @@ class _PartitionReading(Reading):
         if reader.options.page_size is not None:
             return reader.options.page_size
         client, parts = reader.client, max(1, len(self._partitions))
-        window = first_bytes(client, min(client.most_window, client.settings.ahead_bytes))
-        if self._permutation is None:
-            # Only partitions whose rows are needed soon are read at a time.
-            parts = min(parts, max(1, int(2 * window / max(1.0, reader.unit_bytes))))
+        window = first_bytes(client, client.most_window)
+        # Only partitions whose rows are needed soon are read at a time.
+        parts = min(parts, max(1, int(2 * window / max(1.0, reader.unit_bytes))))
         nbytes = max(_LEAST_PAGE, min(_MOST_PAGE, window / parts))
         return int(max(1, min(_MOST_PAGE_ROWS, nbytes // max(self._stored_bytes, 64.0))))
 
