@@ -147,6 +147,7 @@ class Flow:
         sink: What understands answers.
         connections: Connections to each node.
         most_open: Cursors that stay open for a further page, which a connection may have.
+        least_window: Bytes that a connection may have under way without any delay.
         is_small: Whether all rows fit into the first window and the groups that may be filled
             ahead; over one connection they are then read in the caller's thread.
         retry_s: Seconds without progress after which a failure is raised; 0 never retries.
@@ -165,6 +166,7 @@ class Flow:
         *,
         connections: int = 1,
         most_open: int = MOST_OPEN,
+        least_window: int = LEAST_BYTES,
         is_small: bool = False,
         retry_s: float = 60.0,
     ) -> None:
@@ -175,6 +177,7 @@ class Flow:
         self._sink = sink
         self._connections = connections
         self._most_open = max(1, min(MOST_OPEN, most_open))
+        self._least_window = least_window
         self._is_small = is_small
         self._retry_s = retry_s
         self._most_window = most_bytes(client)
@@ -372,8 +375,8 @@ class Flow:
         channel.close()
 
     def _lane(self, channel: Channel, number: int, units: Sequence[int]) -> Lane:
-        least = min(LEAST_BYTES, self._most_window)
-        window = first_bytes(self._client, self._most_window)
+        least = min(self._least_window, self._most_window)
+        window = first_bytes(self._client, self._most_window, self._least_window)
         return Lane(
             self._landing,
             number,

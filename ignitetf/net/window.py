@@ -2,10 +2,10 @@
 
 pool -> **window** -> flow, exchange
 
-The window is 4 MB and what arrives in twice the shortest delay. For a new connection the rate of an
-earlier one is used, or a usual rate. After that the best rate seen and the time of the quickest
-answer decide. The window at most doubles in a round. A node that has no heap for what is under way
-halves it. The core has the same rule for reads, with these numbers.
+The window is 4 MB, for pages of cursors 8 MB, and what arrives in twice the shortest delay. For a new
+connection the rate of an earlier one is used, or a usual rate. After that the best rate seen and
+the time of the quickest answer decide. The window at most doubles in a round. A node that has no
+heap for what is under way halves it. The core has the same rule for reads, with these numbers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Final
 
 from ignitetf.net.pool import Pool
 
-__all__ = ["LEAST_BYTES", "ByteWindow", "first_bytes", "most_bytes"]
+__all__ = ["LEAST_BYTES", "LEAST_PAGES", "ByteWindow", "first_bytes", "most_bytes"]
 
 LEAST_BYTES: Final = 4 << 20
+# Of pages of cursors: a node makes several side by side, each in one thread.
+LEAST_PAGES: Final = 8 << 20
 # Bytes per second that a new connection is expected to have.
 _EXPECTED_RATE: Final = 500e6
 # A shorter round is too short to measure a rate.
@@ -31,10 +33,10 @@ def most_bytes(pool: Pool) -> int:
     return pool.most_window
 
 
-def first_bytes(pool: Pool, most: int) -> int:
+def first_bytes(pool: Pool, most: int, least: int = LEAST_BYTES) -> int:
     """Return the window of a new connection in bytes, at most `most`."""
     rate = max(pool.delivered_rate, _EXPECTED_RATE)
-    return min(most, min(LEAST_BYTES, most) + int(2 * rate * pool.delay.seconds))
+    return min(most, least + int(2 * rate * pool.delay.seconds))
 
 
 class ByteWindow:

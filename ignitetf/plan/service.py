@@ -9,11 +9,12 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from ignitetf import Client, Settings, open_rows
+from ignitetf import Client, open_rows
 from ignitetf.bench.bare import Scans
 from ignitetf.bench.rows import Profile, drop_rows, fill_cache
 from ignitetf.bench.workloads import Workload
 from ignitetf.explore.cluster import data_regions
+from ignitetf.settings import Settings
 
 __all__ = ["ServiceTimes", "assumed_times", "measure_times", "page_bytes_of"]
 
@@ -25,7 +26,7 @@ _CALLS: Final = 30
 # Bytes of a page, at least a row.
 _PAGE_BYTES: Final = 2 << 20
 # The window of a connection.
-_LEAST_WINDOW = 4 << 20
+_LEAST_WINDOW = 8 << 20
 # Where nothing can be measured: about what one connection has on a machine of 2 cores.
 _NODE_BYTES_PER_S: Final = 2e9
 _DECODE_BYTES_PER_S: Final = 8e9
@@ -62,7 +63,7 @@ class ServiceTimes:
 
     @property
     def window_bytes(self) -> int:
-        """Bytes that a connection has under way: 4 MB and those of two round trips."""
+        """Bytes that a connection has under way: 8 MB and those of two round trips."""
         of_round_trips = 2 * self.reader_bytes_per_s * self.round_trip_s
         return int(min(_LEAST_WINDOW + of_round_trips, Settings.ahead_bytes))
 

@@ -26,6 +26,7 @@ from ignitetf.net.client import Client
 from ignitetf.net.failures import READ, Backoff
 from ignitetf.net.flow import Flow, Plan, requests_of
 from ignitetf.net.topology import scan_bytes, scans_at_once
+from ignitetf.net.window import LEAST_BYTES
 from ignitetf.read.keys import RecordContext
 from ignitetf.read.landing import Left, RowLayout
 from ignitetf.read.selection import Selection
@@ -51,7 +52,7 @@ _MOST_BATCH_BYTES: Final = 16 << 20
 # Groups are cut where TensorFlow can take them over without a copy.
 _ALIGNED_ROWS: Final = 64
 # What may be filled before the consumer takes it, at least.
-_AHEAD_BYTES: Final = 8 << 20
+_AHEAD_BYTES: Final = 32 << 20
 # So many are read at once, in the thread of the caller.
 _FEW_GROUPS: Final = 2
 # Rows in a page of a statement that reads keys.
@@ -75,6 +76,8 @@ def _group_rows(row_bytes: float, batch_rows: int | None) -> int:
 
 class Reading(abc.ABC):
     """What the passes share: they land rows of a reader, and compare what arrives."""
+
+    _least_window = LEAST_BYTES
 
     def __init__(
         self,
@@ -107,7 +110,7 @@ class Reading(abc.ABC):
         flow = Flow(
             reader.client, reader.name, plan, landing, self,
             connections=self._connections, most_open=self._scans_at_once // self._connections,
-            is_small=self._is_small(plan.units),
+            least_window=self._least_window, is_small=self._is_small(plan.units),
             retry_s=reader.retry_s if retry_s is None else retry_s,
         )  # fmt: skip
         self._fetching = fetch_ahead(reader.client, reader.registry, self._type_id)

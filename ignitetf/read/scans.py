@@ -24,7 +24,7 @@ from ignitetf.errors import IgniteTFError, SchemaError
 from ignitetf.net.client import cache_id
 from ignitetf.net.flow import Plan, Requests, requests_of
 from ignitetf.net.topology import owners_of
-from ignitetf.net.window import first_bytes
+from ignitetf.net.window import LEAST_PAGES, first_bytes
 from ignitetf.read.keys import RecordContext
 from ignitetf.read.reading import Reading, statement_batches
 from ignitetf.read.selection import Selection
@@ -97,6 +97,8 @@ class _PartitionReading(Reading):
         batch_rows: Rows of the batches that will be cut; None if it is not known.
     """
 
+    _least_window = LEAST_PAGES
+
     def __init__(
         self,
         reader: CacheReader,
@@ -138,10 +140,13 @@ class _PartitionReading(Reading):
         if reader.options.page_size is not None:
             return reader.options.page_size
         client, parts = reader.client, max(1, len(self._partitions))
-        window = first_bytes(client, client.most_window)
+        window = first_bytes(client, client.most_window, self._least_window)
         # Only partitions whose rows are needed soon are read at a time.
-        parts = min(parts, max(1, int(2 * window / max(1.0, reader.unit_bytes))))
-        nbytes = max(_LEAST_PAGE, min(_MOST_PAGE, window / parts))
+        near = max(2 * window, self._ahead * self._group_bytes)
+        parts = min(parts, int(near / max(1.0, reader.unit_bytes)))
+        # Two pages of one partition: the next one is requested while the last one arrives. Each
+        # thread of a node keeps a buffer of twice its largest page.
+        nbytes = max(_LEAST_PAGE, min(_MOST_PAGE, window / max(2, parts)))
         return int(max(1, min(_MOST_PAGE_ROWS, nbytes // max(self._stored_bytes, 64.0))))
 
     def _landed(self) -> Generator[tuple[int, Batch], None, None]:
