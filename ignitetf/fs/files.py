@@ -21,12 +21,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ignitetf.errors import IgniteTFError
-from ignitetf.fs.chunks import ContentReader, ContentWriter, as_bytes
-from ignitetf.fs.meta import Begun, Transaction
+from ignitetf.fs.chunks import ChunkCache, ContentReader, ContentWriter, as_bytes
+from ignitetf.fs.leases import Leases
+from ignitetf.fs.meta import Begun, MetaCache, Transaction
 from ignitetf.fs.path import os_error, os_errors, parts
+from ignitetf.fs.reclaim import Reclaimer
 from ignitetf.fs.records import (
     Entry,
     Extent,
@@ -37,13 +39,20 @@ from ignitetf.fs.records import (
     moved_key,
     new_id,
 )
-from ignitetf.fs.tree import Conditions, Found, Names, Stale
+from ignitetf.fs.tree import Conditions, Found, Names, Stale, Tree
 from ignitetf.net.failures import is_full
 
-if TYPE_CHECKING:
-    from ignitetf.fs.store import Store
-
 __all__ = ["FileWriter", "NewContent", "close_together", "found_beside_lease"]
+
+
+class Around(Protocol):
+    """What a writer uses of the store that it belongs to."""
+
+    meta: MetaCache
+    chunks: ChunkCache
+    tree: Tree
+    leases: Leases
+    reclaimer: Reclaimer
 
 
 class NewContent:
@@ -55,7 +64,7 @@ class NewContent:
         chunk_bytes: Size of the chunks.
     """
 
-    def __init__(self, store: Store, key: str, chunk_bytes: int) -> None:
+    def __init__(self, store: Around, key: str, chunk_bytes: int) -> None:
         self._store = store
         self.writer = ContentWriter(store.chunks, new_id(), chunk_bytes)
         self.lease = store.leases.writer(self.writer.content_id, key)
@@ -91,7 +100,7 @@ class NewContent:
 
 
 def found_beside_lease(
-    store: Store, names: Names, chunk_bytes: int, find: Callable[[], Found]
+    store: Around, names: Names, chunk_bytes: int, find: Callable[[], Found]
 ) -> tuple[Found, NewContent]:
     """Look up where new content belongs, and take its lease meanwhile.
 
@@ -131,7 +140,7 @@ class FileWriter:
         new: What is written.
     """
 
-    def __init__(self, store: Store, found: Found, mode: str, new: NewContent) -> None:
+    def __init__(self, store: Around, found: Found, mode: str, new: NewContent) -> None:
         self.path = found.path
         self.mode = mode
         self.closed = False
@@ -384,7 +393,7 @@ class FileWriter:
 
 
 @contextlib.contextmanager
-def _begun_during(store: Store, flush: Callable[[], None]) -> Iterator[Begun]:
+def _begun_during(store: Around, flush: Callable[[], None]) -> Iterator[Begun]:
     """Begin a transaction while content is stored; the block runs when all of it is."""
     with contextlib.closing(Begun(store.meta)) as begun:
         begun.begin()
@@ -393,7 +402,7 @@ def _begun_during(store: Store, flush: Callable[[], None]) -> Iterator[Begun]:
 
 
 def close_together(
-    store: Store,
+    store: Around,
     writers: Sequence[tuple[FileWriter, Mapping[str, str]]],
     unchanged: Mapping[str, Entry | None] = MappingProxyType({}),
 ) -> None:
