@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from sqlalchemy.dialects import registry
 
+from ignitetf.sqlalchemy.compiler import Merge, merge
 from ignitetf.sqlalchemy.dialect import IgniteDialect
-from ignitetf.sqlalchemy.dml import Merge, merge
 from ignitetf.sqlalchemy.types import TINYINT
 from ignitetf.sqlalchemy.versions import Uuid
 

@@ -1,6 +1,6 @@
-"""SQL of Ignite from SQLAlchemy's expressions.
+"""SQL of Ignite from SQLAlchemy's expressions, and `merge`: rows that replace those of their keys.
 
-dml, hidden -> **compiler** -> dialect
+hidden -> **compiler** -> dialect
 
 Source: H2 1.4.197, `Parser`, and Apache Ignite 2.17.0, which refuses `LIKE ... ESCAPE`, recursive
 CTEs and `FOR UPDATE`.
@@ -14,13 +14,31 @@ from typing import Any, Final
 
 from sqlalchemy import Table, exc, types
 from sqlalchemy.sql.compiler import IdentifierPreparer, SQLCompiler
+from sqlalchemy.sql.dml import Insert
 from sqlalchemy.sql.elements import BindParameter
 
-from ignitetf.sqlalchemy.dml import Merge
 from ignitetf.sqlalchemy.hidden import KEY, has_hidden_key
 from ignitetf.sqlalchemy.versions import autoincrement_column
 
-__all__ = ["IgniteCompiler", "IgnitePreparer"]
+__all__ = ["IgniteCompiler", "IgnitePreparer", "Merge", "merge"]
+
+
+class Merge(Insert):  # type: ignore[misc]
+    """An `Insert` that Ignite runs as `MERGE INTO`: a row whose key exists is replaced.
+
+    Columns that are not named get their default, or null.
+    """
+
+    inherit_cache = True
+
+
+def merge(table: Any) -> Merge:
+    """Return a statement that inserts rows, or replaces those with the same primary key.
+
+    It takes values as `sqlalchemy.insert` does: `connection.execute(merge(items), rows)`.
+    """
+    return Merge(table)
+
 
 # The words that H2 1.4.197 does not take as a name, and the columns that every table has.
 _RESERVED: Final = frozenset(
