@@ -136,6 +136,18 @@ def test_wire_needs_numpy_alone(name):
     assert groups <= {"_core", "errors", "wire"}
 
 
+def test_columns_become_arrow_in_one_module():
+    """Loading makes plain arrays of others; nothing else has memory for Arrow, or streams."""
+    making = ("from_buffers", "py_buffer", "RecordBatchReader.from_batches")
+    found = {
+        name
+        for name in BELOW
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Attribute) and ast.unparse(node).endswith(making)
+    }
+    assert {name for name in found if not within(name, "ignitetf.load")} == {"ignitetf.wire.arrow"}
+
+
 @pytest.mark.parametrize("name", BELOW)
 def test_only_some_modules_import_tensorflow_at_once(name):
     if any(within(found, "tensorflow") for found in imports(TREES[name], deferred=False)):
