@@ -64,6 +64,19 @@ def test_every_row_is_in_one_shard_once(order, count, epoch):
     ]
 
 
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(0, 2**32))
+def test_windows_of_a_shuffle_grow_from_8_mb_up_to_their_limit(sizes, seed):
+    mb, most = 1 << 20, 64
+    order = ScanOrder(tuple(range(len(sizes))), tuple(sizes), mb, seed, window_bytes=most * mb)
+    windows = order.windows(Shard(), 0)
+    for number, window in enumerate(windows):
+        limit = min(most, 8 << number)
+        assert window.rows <= limit or len(window.partitions) == 1
+        if window is not windows[-1]:
+            following = windows[number + 1].partitions[0]
+            assert window.rows + sizes[following] > limit
+
+
 @given(orders(), workers)
 def test_the_largest_partition_goes_to_the_smallest_shard(order, count):
     sizes = [order.own_rows(s) for s in shards(count)]
