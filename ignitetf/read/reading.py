@@ -66,12 +66,14 @@ T = TypeVar("T")
 
 
 def _group_rows(row_bytes: float, batch_rows: int | None) -> int:
-    """Return how many rows a group has: whole batches, if they are neither large nor many."""
-    rows = int(min(_MOST_GROUP_ROWS, _GROUP_BYTES // max(row_bytes, 16.0)))
-    if batch_rows is not None and rows < batch_rows <= _MOST_BATCH_BYTES // max(row_bytes, 16.0):
-        return batch_rows
-    step = _ALIGNED_ROWS if batch_rows is None else batch_rows
-    return rows // step * step if rows >= step else max(1, rows)
+    """Return how many rows a group has: whole batches, unless these are large."""
+    row_bytes = max(row_bytes, 16.0)
+    rows = int(min(_MOST_GROUP_ROWS, _GROUP_BYTES // row_bytes))
+    if batch_rows is not None and batch_rows * row_bytes <= _MOST_BATCH_BYTES:
+        return max(1, rows // batch_rows) * batch_rows
+    if rows < _ALIGNED_ROWS:
+        return max(1, rows)
+    return rows // _ALIGNED_ROWS * _ALIGNED_ROWS
 
 
 class Reading(abc.ABC):
