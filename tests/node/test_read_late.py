@@ -1,4 +1,4 @@
-"""While the answer for one partition is late, a reader keeps a few pages of others, not all."""
+"""While the answer for one partition is late, a reader keeps a few megabytes of others, not all."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,6 @@ def data_set(client, request):
 )
 def test_what_comes_meanwhile_is_bounded(client, data_set, options):
     name, rows = data_set
-    page_bytes = (16 if rows.shape[1] >= 8_192 else 4) << 20
     op = OpCode.CACHE_GET_ALL if "order" in options else OpCode.QUERY_SCAN
     if "where" in options:
         op = OpCode.QUERY_SQL_FIELDS
@@ -54,4 +53,6 @@ def test_what_comes_meanwhile_is_bounded(client, data_set, options):
                 found[batch["key"]] = batch["val"]["A"]
     assert (found == rows).all()
     assert relay.kept_back
-    assert relay.passed <= 4 * page_bytes * options.get("readers", 1) < rows.nbytes
+    # 32 MB may land ahead, 8 MB are under way on a connection; and what they end with.
+    most = (36 + 8 * options.get("readers", 1)) << 20
+    assert relay.passed <= most < rows.nbytes
