@@ -24,7 +24,7 @@ from ignitetf.read.key_order import KeyOrder, Places, StepOrder
 from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.lookup import KeyReading
 from ignitetf.read.options import PAGE_BYTES
-from ignitetf.read.plan import Piece, Position, ScanOrder, Shard, Window
+from ignitetf.read.plan import MOST_PLANNED, Piece, Position, ScanOrder, Shard, Window
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.scans import Permutation, ScanReading, UnitBatch
 from ignitetf.read.window import (
@@ -52,8 +52,6 @@ __all__ = [
 _LEAST_BYTES: Final = PAGE_BYTES * 3 // 4
 # From so many bytes on, another page costs less than the copy that adds to this one.
 _LEAST_OWN_BYTES: Final = PAGE_BYTES // 8
-# Rows of a plan: their places and keys are in memory.
-_MOST_PLANNED: Final = 1 << 20
 
 
 def read_rows(
@@ -92,8 +90,8 @@ def read_places(
     """Yield the rows at these places of an epoch, in their order."""
     check_total(reader, order.keys)
     rows = len(places)
-    for start in range(0, rows, _MOST_PLANNED):
-        stop = min(start + _MOST_PLANNED, rows)
+    for start in range(0, rows, MOST_PLANNED):
+        stop = min(start + MOST_PLANNED, rows)
         numbers = order.numbers(epoch, places.places(start, stop))
         with reader.explained():
             cuts = _unique(numbers) if order.even == "pad" else None
@@ -212,7 +210,7 @@ class _Scan:
         at = 0
         while at < len(windows):
             last, rows = at + 1, windows[at].rows
-            while last < len(windows) and rows + windows[last].rows <= _MOST_PLANNED:
+            while last < len(windows) and rows + windows[last].rows <= MOST_PLANNED:
                 rows += windows[last].rows
                 last += 1
             partitions, plan = self._places(windows[at:last])

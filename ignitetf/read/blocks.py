@@ -18,7 +18,6 @@ import functools
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,7 @@ from ignitetf.errors import ConfigError
 from ignitetf.read.key_order import KeyOrder, Permutation, Slices, StepOrder
 from ignitetf.read.keys import IntegerKeys, Numbers, RecordContext
 from ignitetf.read.lookup import KeyReading
-from ignitetf.read.plan import OrderName, Position, ScanOrder, Shard
+from ignitetf.read.plan import MOST_PLANNED, OrderName, Position, ScanOrder, Shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.window import Filling, inverse, piece_rows
 from ignitetf.tables.catalog import Manifest
@@ -184,10 +183,6 @@ def _permutation(count: int, seed: int, epoch: int, window: int) -> Permutation:
     return Permutation(count, seed, epoch, window)
 
 
-# Rows of a plan: their places are in memory.
-_MOST_PLANNED: Final = 1 << 20
-
-
 @dataclass(frozen=True)
 class _Wanted:
     """The rows that a worker wants of the blocks of a window.
@@ -333,7 +328,7 @@ class _Reading:
 def _planned(windows: Iterator[_Wanted]) -> list[_Wanted]:
     """Take windows that are read at once."""
     found, rows = list[_Wanted](), 0
-    while rows < _MOST_PLANNED and (wanted := next(windows, None)) is not None:
+    while rows < MOST_PLANNED and (wanted := next(windows, None)) is not None:
         found.append(wanted)
         rows += len(wanted.rows)
     return found

@@ -40,7 +40,6 @@ __all__ = ["Left", "RowLayout"]
 
 _NUMERIC: Final = "iufb"
 _TIMES: Final = (Family.MILLISECONDS, Family.TIMESTAMP)
-_ALIGNED_ROWS: Final = 64
 # No value has this type code.
 _NO_CODE: Final = -1
 

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError
 
 __all__ = [
+    "MOST_PLANNED",
     "MOST_ROWS",
     "WINDOW_BYTES",
     "Even",
@@ -55,6 +56,8 @@ Even = Literal["pad", "drop"]
 OrderName = Literal["scan", "keys", "global"]
 _UNBOUNDED: Final = 1 << 62
 MOST_ROWS: Final = _UNBOUNDED - 1
+# Rows of a plan: their places and keys are in memory.
+MOST_PLANNED: Final = 1 << 20
 # A state with more shards or links was not written by any training.
 _MOST_SHARDS: Final = 4096
 _MOST_LINKS: Final = 1000

@@ -32,6 +32,7 @@ from ignitetf.read.landing import Left, RowLayout
 from ignitetf.read.selection import Selection
 from ignitetf.read.usage import add_read, add_wait
 from ignitetf.threads import Beside
+from ignitetf.wire.buffers import ALIGNED_ROWS
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.columns import Batch
 from ignitetf.wire.decode import Decoder
@@ -49,8 +50,6 @@ _GROUP_BYTES: Final = 1 << 20
 _MOST_GROUP_ROWS: Final = 65_536
 # A group of one batch, which is then handed over without a copy, has at most so many.
 _MOST_BATCH_BYTES: Final = 16 << 20
-# Groups are cut where TensorFlow can take them over without a copy.
-_ALIGNED_ROWS: Final = 64
 # What may be filled before the consumer takes it, at least.
 _AHEAD_BYTES: Final = 32 << 20
 # So many are read at once, in the thread of the caller.
@@ -71,9 +70,8 @@ def _group_rows(row_bytes: float, batch_rows: int | None) -> int:
     rows = int(min(_MOST_GROUP_ROWS, _GROUP_BYTES // row_bytes))
     if batch_rows is not None and batch_rows * row_bytes <= _MOST_BATCH_BYTES:
         return max(1, rows // batch_rows) * batch_rows
-    if rows < _ALIGNED_ROWS:
-        return max(1, rows)
-    return rows // _ALIGNED_ROWS * _ALIGNED_ROWS
+    # Groups are cut where TensorFlow can take them over without a copy.
+    return rows // ALIGNED_ROWS * ALIGNED_ROWS if rows >= ALIGNED_ROWS else max(1, rows)
 
 
 class Reading(abc.ABC):
