@@ -18,39 +18,20 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import platform
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any, Final
 
 from ignitetf._core import LIBRARY
 from ignitetf._core._native import connect_igfs, shut_igfs
 from ignitetf._core.tensorflow import library_in
 from ignitetf.fs import keras_guard
-from ignitetf.fs.handles import Handles, told
+from ignitetf.fs.handles import Handles, require_linux, told
 from ignitetf.fs.path import NativeIOUnavailable
 from ignitetf.fs.store import DEFAULT_NAME
 from ignitetf.settings import Settings
 
 __all__ = ["NativeIOUnavailable", "configure", "register"]
-
-_HINT: Final = "use fsspec (igfs:// URLs), or 'ignitetf checkpoint push' and 'pull'"
-
-
-def _shim_path() -> Path:
-    """Return the path of the shared object with the plugin.
-
-    Raises:
-        NativeIOUnavailable: This is not Linux.
-    """
-    if sys.platform != "linux":
-        raise NativeIOUnavailable(
-            f"igfs:// inside TensorFlow needs Linux, this is {platform.system()}", hint=_HINT
-        )
-    return LIBRARY
-
 
 _SCHEME: Final = "igfs"
 _EXIT_WAIT_MS: Final = 5000  # for calls that are under way at exit
@@ -79,7 +60,7 @@ def register() -> None:
     """
     if _registered:
         return
-    path = _shim_path()
+    require_linux()
     # Exit handlers run in reverse order: registered before TensorFlow's, ours runs after them.
     atexit.register(_at_exit)
     import tensorflow as tf
@@ -93,7 +74,7 @@ def register() -> None:
         raise NativeIOUnavailable(str(error)) from error
     _registered.append(True)
     try:
-        tf.experimental.register_filesystem_plugin(str(path))
+        tf.experimental.register_filesystem_plugin(str(LIBRARY))
     except tf.errors.OpError as error:
         raise NativeIOUnavailable(
             f"TensorFlow {tf.__version__} does not take the plugin: {error.message}"

@@ -11,17 +11,30 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import platform
 import re
+import sys
 import threading
+from typing import Final
 
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.files import FileWriter
-from ignitetf.fs.path import as_os_error, os_error, os_errors
+from ignitetf.fs.path import NativeIOUnavailable, as_os_error, os_error, os_errors
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import DEFAULT_NAME, FileReader, Store, open_store
 from ignitetf.settings import Settings
 
-__all__ = ["Code", "Handles", "code_of", "told"]
+__all__ = ["Code", "Handles", "code_of", "require_linux", "told"]
+
+_HINT: Final = "use fsspec (igfs:// URLs), or 'ignitetf checkpoint push' and 'pull'"
+
+
+def require_linux() -> None:
+    """Raise NativeIOUnavailable where TensorFlow cannot use the plugin."""
+    if sys.platform != "linux":
+        raise NativeIOUnavailable(
+            f"igfs:// inside TensorFlow needs Linux, this is {platform.system()}", hint=_HINT
+        )
 
 
 class Code:

@@ -24,7 +24,7 @@ _PARTITIONS: Final = 8
 _ROUNDS: Final = 5
 _CALLS: Final = 30
 # Bytes of a page, at least a row.
-_PAGE_BYTES: Final = 2 << 20
+_PAGE_BYTES: Final = 4 << 20
 # The window of a connection.
 _LEAST_WINDOW = 8 << 20
 # Where nothing can be measured: about what one connection has on a machine of 2 cores.

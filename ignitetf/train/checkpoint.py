@@ -11,7 +11,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import tensorflow as tf
@@ -177,14 +177,21 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
                 tidy = False
                 while (item := self._work.get()) is not None:
                     if not tidy:
-                        # What an interrupted training left here.
-                        remove_entries(self.directory, is_unfinished)
+                        self._remove_leftovers(manager.checkpoints)
                         tidy = True
                     step, values = item
                     checkpoint.values = [tf.Variable(value) for value in values]
                     self.saved.append(manager.save(checkpoint_number=step))
         except BaseException as error:
             self._failure = error
+
+    def _remove_leftovers(self, kept: Collection[str]) -> None:
+        """Remove what an interrupted training left here.
+
+        Args:
+            kept: Paths of the checkpoints that are recorded as complete.
+        """
+        remove_entries(self.directory, is_unfinished)
 
 
 def is_unfinished(name: str) -> bool:

@@ -109,7 +109,8 @@ def test_threads_have_an_epoch_each(build):
 def test_a_look_at_some_elements_reads_no_more(build):
     start = snapshot().nbytes
     assert build("HEAD_LARGE").batch(1).take(2).reduce(0, lambda n, _: n + 1) == 2
-    assert 2 << 20 <= snapshot().nbytes - start < 20 << 20
+    # 32 MB may land ahead, and 8 MB are under way.
+    assert 2 << 20 <= snapshot().nbytes - start < 44 << 20
 
 
 def test_an_error_of_the_read_is_told(build, client):
