@@ -27,7 +27,7 @@ from ignitetf.net.client import Client, cache_id
 from ignitetf.net.exchange import Exchange, Repeat
 from ignitetf.net.failures import FAILURES, HEAP, LOAD, Backoff, is_asked_too_much, is_full
 from ignitetf.net.topology import scan_bytes, scans_at_once
-from ignitetf.net.window import LEAST_BYTES, ByteWindow, first_bytes, most_bytes
+from ignitetf.net.window import LEAST_BYTES, ByteWindow, first_bytes, widened
 from ignitetf.tables.room import memory_full
 from ignitetf.threads import side_by_side
 from ignitetf.wire.codes import OpCode, TypeCode
@@ -73,7 +73,7 @@ def copy_entries(
         make: Makes the target, while the first entries are read.
         check_lease: Called before each request; raises if the lease on the target was lost.
     """
-    window = first_bytes(client, most_bytes(client))
+    window = first_bytes(client, widened(client))
     pace = _pace(window, partitions, entry_bytes, entries)
     copy = _Copy(client, source, target, pace, check_lease)
     shares = [range(i, partitions, pace.shares) for i in range(pace.shares)]
@@ -236,7 +236,7 @@ class _Copy:
         self, channel: Channel, partitions: Sequence[int]
     ) -> Generator[tuple[int, Page], None, None]:
         """Yield the pages of partitions as they arrive; `more` is false for the last of each."""
-        window = ByteWindow(self._client, most_bytes(self._client))
+        window = ByteWindow(self._client, widened(self._client))
         unasked, asked = deque(partitions), dict[int, _Asked]()
         # The cursors of partitions whose next page was not requested yet.
         open_: deque[tuple[int, int]] = deque()

@@ -26,7 +26,7 @@ from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerE
 from ignitetf.net.channel import Channel, readable
 from ignitetf.net.failures import HEAP, ROOM, Backoff, Tries, is_asked_too_much, is_retryable
 from ignitetf.net.pool import Pool
-from ignitetf.net.window import ByteWindow, first_bytes, most_bytes
+from ignitetf.net.window import ByteWindow, first_bytes, widened
 from ignitetf.threads import start
 from ignitetf.wire.codes import OpCode
 
@@ -126,7 +126,7 @@ class Exchange(Generic[Tag]):
         self._limit_s = settings.request_timeout_s if limit_s is None else limit_s
         self._most_connections = connections or _MOST_CONNECTIONS
         self._most_bytes = settings.ahead_bytes
-        self._most_window = most_bytes(client)
+        self._most_window = widened(client)
         self._lanes: list[_Lane[Tag]] = []
         # Requests that are not under way.
         self._queue: deque[_Request[Tag]] = deque()

@@ -34,7 +34,7 @@ from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
 from ignitetf.net.failures import HEAP, READ, Backoff, is_asked_too_much, server_error
 from ignitetf.net.topology import Origin, origin_of
-from ignitetf.net.window import LEAST_BYTES, first_bytes, most_bytes
+from ignitetf.net.window import LEAST_BYTES, first_bytes, widened
 from ignitetf.wire.answers import read_error
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.frames import request_frames, request_head
@@ -180,7 +180,7 @@ class Flow:
         self._least_window = least_window
         self._is_small = is_small
         self._retry_s = retry_s
-        self._most_window = most_bytes(client)
+        self._most_window = widened(client)
         self._window = self._most_window  # of the lane that ended last
         self._error: BaseException | None = None
         self._stopped = threading.Event()
@@ -308,10 +308,8 @@ class Flow:
         Returns:
             The node of the first unit, and the units that it has. Other threads read the rest.
         """
-        owners = self._plan.owners(True)
-        node, own = next(iter((shares := self._shares(units, owners)).items()))
-        del shares[node]
-        for other, rest in shares.items():
+        (node, own), *others = self._shares(units, self._plan.owners(True)).items()
+        for other, rest in others:
             self._start_lane(other, rest)
         return node, own
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from ignitetf.net.pool import Pool
 
-__all__ = ["LEAST_BYTES", "LEAST_PAGES", "ByteWindow", "first_bytes", "most_bytes"]
+__all__ = ["LEAST_BYTES", "LEAST_PAGES", "ByteWindow", "first_bytes", "widened"]
 
 LEAST_BYTES: Final = 4 << 20
 # Of pages of cursors: a node makes several side by side, each in one thread.
@@ -27,8 +27,8 @@ _EXPECTED_RATE: Final = 500e6
 _LEAST_ROUND_S: Final = 1e-4
 
 
-def most_bytes(pool: Pool) -> int:
-    """Return the largest window of a connection in bytes, smaller after a node refused one."""
+def widened(pool: Pool) -> int:
+    """Double the largest window, which a refusal has halved, up to `ahead_bytes`; return it."""
     pool.most_window = min(pool.settings.ahead_bytes, 2 * pool.most_window)
     return pool.most_window
 

@@ -24,8 +24,7 @@ from ignitetf.errors import IgniteTFError
 from ignitetf.net.binary_types import fetch_ahead, with_types
 from ignitetf.net.client import Client
 from ignitetf.net.failures import READ, Backoff
-from ignitetf.net.flow import Flow, Plan, requests_of
-from ignitetf.net.topology import scan_bytes, scans_at_once
+from ignitetf.net.flow import MOST_OPEN, Flow, Plan, requests_of
 from ignitetf.net.window import LEAST_BYTES
 from ignitetf.read.keys import RecordContext
 from ignitetf.read.landing import Left, RowLayout
@@ -109,7 +108,7 @@ class Reading(abc.ABC):
         reader = self._reader
         flow = Flow(
             reader.client, reader.name, plan, landing, self,
-            connections=self._connections, most_open=self._scans_at_once // self._connections,
+            connections=self._connections, most_open=self._most_open,
             least_window=self._least_window, is_small=self._is_small(plan.units),
             retry_s=reader.retry_s if retry_s is None else retry_s,
         )  # fmt: skip
@@ -130,14 +129,12 @@ class Reading(abc.ABC):
     @property
     def _connections(self) -> int:
         """Connections to each node."""
-        most = -(-self._reader.options.readers // max(1, self._reader.node_count))
-        return max(1, min(most, self._scans_at_once))
+        return -(-self._reader.options.readers // max(1, self._reader.node_count))
 
     @property
-    def _scans_at_once(self) -> int:
-        """Scans of the partitions that a node has the heap for."""
-        stored = self._stored_bytes
-        return scans_at_once(scan_bytes(stored, self._reader.unit_bytes / stored))
+    def _most_open(self) -> int:
+        """Cursors that a connection may have open."""
+        return MOST_OPEN
 
     def _is_small(self, units: NDArray[Any]) -> bool:
         """Whether the rows fit into few groups."""

@@ -23,7 +23,7 @@ from ignitetf._core import UNIT, UnitState
 from ignitetf.errors import IgniteTFError, SchemaError
 from ignitetf.net.client import cache_id
 from ignitetf.net.flow import Plan, Requests, requests_of
-from ignitetf.net.topology import owners_of
+from ignitetf.net.topology import owners_of, scan_bytes, scans_at_once
 from ignitetf.net.window import LEAST_PAGES, first_bytes
 from ignitetf.read.keys import RecordContext
 from ignitetf.read.reading import Reading, statement_batches
@@ -114,6 +114,20 @@ class _PartitionReading(Reading):
         self._permutation = permutation
         self._by_sql = by_sql
         self._units = self._new_units(counts)
+
+    @property
+    def _scans_at_once(self) -> int:
+        """Scans of these partitions that a node has the heap for."""
+        stored = self._stored_bytes
+        return max(1, scans_at_once(scan_bytes(stored, self._reader.unit_bytes / stored)))
+
+    @property
+    def _connections(self) -> int:
+        return min(super()._connections, self._scans_at_once)
+
+    @property
+    def _most_open(self) -> int:
+        return self._scans_at_once // self._connections
 
     def _new_units(self, counts: NDArray[np.int64] | None) -> NDArray[Any]:
         units = np.zeros(len(self._partitions), UNIT)
