@@ -33,7 +33,7 @@ from ignitetf.wire.datatypes import (
 from ignitetf.wire.decode import is_widened
 from ignitetf.wire.objects import extents
 from ignitetf.wire.schema import Field, Schema
-from ignitetf.wire.types import TypeRegistry, UnknownType
+from ignitetf.wire.types import TypeRegistry
 from ignitetf.wire.zones import UTC
 
 __all__ = ["Left", "RowLayout"]
@@ -229,10 +229,7 @@ class RowLayout:
     def _form(
         self, type_id: int, schema_id: int
     ) -> tuple[NDArray[np.int16] | None, NDArray[np.int16] | None]:
-        try:
-            order = self._registry.schema(type_id, schema_id)
-        except UnknownType:
-            raise
+        order = self._registry.schema(type_id, schema_id)
         ids = self._registry.field_ids(type_id, self._schema.names)
         column_of = {field_id: number + 1 for number, field_id in enumerate(ids)}
         lacking = [number for field_id, number in column_of.items() if field_id not in order]

@@ -262,7 +262,7 @@ class ScanOrder:
 
     def _limit(self, window: int) -> int:
         """Return the upper limit for the bytes of the window with this number."""
-        # No limit of an epoch needs more doublings.
+        # After 40 doublings it is above any memory.
         return min(self.window_bytes, _FIRST_WINDOW_BYTES << min(window, 40))
 
     def permutation(self, window: Window, epoch: int) -> NDArray[np.int64]:

@@ -183,10 +183,10 @@ class Reading(abc.ABC):
     def _count(self, units: NDArray[Any], flow: Flow) -> None:
         """Count the units that have ended since the last time, in order."""
         first = self._counted
+        if first == len(units) or units["state"][first] != UnitState.ENDED:
+            return  # as after most groups
         still_open = np.flatnonzero(units["state"][first:] != UnitState.ENDED)
         last = first + int(still_open[0]) if len(still_open) else len(units)
-        if last == first:
-            return
         self._counted, ended = last, units[first:last]
         self._add_usage(ended, flow)
         self._compare(first, ended)
