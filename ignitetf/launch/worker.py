@@ -17,7 +17,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 from ignitetf.launch.link import WorkerLink, start_guard
-from ignitetf.launch.reading import watch_optimizers
+from ignitetf.launch.steps import watch_optimizers
 from ignitetf.post_import import when_imported
 
 if TYPE_CHECKING:

@@ -193,12 +193,26 @@ def test_no_module_reads_private_names_of_another(name):
     assert not sorted(set(foreign_names(name)))
 
 
+def loaded_by(module):
+    """Modules that a new Python has after it imported this one, without those of its start."""
+    code = (
+        f"import sys, json; before = {{*sys.modules}}; import {module}; "
+        "print(json.dumps(sorted({*sys.modules} - before)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(out.stdout))
+
+
 @pytest.mark.parametrize("module", ["ignitetf", "ignitetf.cli.main"])
 def test_light_imports_load_nothing_heavy(module):
-    code = f"import sys, json, {module}; print(json.dumps(sorted(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(json.loads(out.stdout))
-    assert not loaded & {"tensorflow", "keras", "numpy", "pyignite", "pandas", "pyarrow"}
+    heavy = {"tensorflow", "keras", "numpy", "pyignite", "pandas", "pyarrow", "jax", "torch"}
+    assert not loaded_by(module) & heavy
+
+
+def test_a_worker_imports_nothing_of_others_before_its_script():
+    """What a script sets before it imports a package, as the threads of NumPy, must still count."""
+    loaded = {name.partition(".")[0] for name in loaded_by("ignitetf.launch.worker")}
+    assert loaded <= {"ignitetf", *sys.stdlib_module_names}
 
 
 def test_no_address_of_a_registry_and_no_path_of_one_machine():
