@@ -34,7 +34,8 @@ enum Kind {
 };
 
 typedef struct {
-  int32_t kind, size, skip, unit, step, code, other_code, nullable, per_ms, ns_per_unit;
+  int64_t kind, size, skip, unit, step, code, other_code, nullable, per_ms, ns_per_unit;
+  int64_t least, most;                    /* other numbers are left to the general decoder */
   int64_t values, starts, lengths, valid; /* offsets in the dense memory of a group */
   int64_t heap;                           /* number of its heap; -1 for none */
 } Column;

@@ -464,8 +464,8 @@ static void write_uuid(uint8_t *to, const uint8_t *bits) {
 
 static int land_moment(const Column *column, const uint8_t *value, uint8_t *to) {
   int64_t ms = int64_at(value), rest = int32_at(value + 8), found;
-  if (rest < 0 || rest >= 1000000) return IS_LEFT;
-  if (__builtin_mul_overflow(ms, (int64_t)column->per_ms, &found) ||
+  if (rest < 0 || rest >= 1000000 || ms < column->least || ms > column->most) return IS_LEFT;
+  if (__builtin_mul_overflow(ms, column->per_ms, &found) ||
       __builtin_add_overflow(found, rest / column->ns_per_unit, &found))
     return IS_LEFT;
   memcpy(to, &found, 8);
@@ -495,13 +495,16 @@ static int land_value(Lane *lane, int32_t number, int64_t row, const uint8_t *va
   switch (column->kind) {
     case DENSE:
       if (size < 1 + column->skip + column->size) return IS_LEFT;
-      if (column->size == 8) memcpy(to, from, 8);
-      else if (column->size == 4) memcpy(to, from, 4);
+      if (column->size == 8) {
+        int64_t number = int64_at(from);
+        if (number < column->least || number > column->most) return IS_LEFT;
+        memcpy(to, &number, 8);
+      } else if (column->size == 4) memcpy(to, from, 4);
       else memcpy(to, from, (size_t)column->size);
       return LANDED;
     case NARROW:
       if (size < 1 + 2 * column->size) return IS_LEFT;
-      for (int i = column->size; i < 2 * column->size; i++)
+      for (int64_t i = column->size; i < 2 * column->size; i++)
         if (from[i]) return IS_LEFT;
       memcpy(to, from, (size_t)column->size);
       return LANDED;

@@ -21,7 +21,8 @@ const Form *find_form(Layout *layout, const Form *last, int32_t type_id, int32_t
 
 static int64_t aligned(int64_t at) { return (at + 63) & ~63LL; }
 
-/* Layout(columns, extents, rows, plain, heap_bytes): int32 [n, 10] and [256, 5], see Column and Extent. */
+/* Layout(columns, extents, rows, plain, heap_bytes): int64 [n, 12] and int32 [256, 5], see Column and
+ * Extent. */
 static int layout_init(PyObject *self, PyObject *args, PyObject *kwargs) {
   Layout *layout = (Layout *)self;
   Py_buffer columns, extents;
@@ -32,8 +33,8 @@ static int layout_init(PyObject *self, PyObject *args, PyObject *kwargs) {
   int fits = extents.len == sizeof layout->extents;
   if (fits) memcpy(layout->extents, extents.buf, sizeof layout->extents);
   PyBuffer_Release(&extents);
-  int64_t count = columns.len / (10 * 4);
-  if (layout->column || !fits || count < 1 || count > MOST_COLUMNS || columns.len % 40 || rows < 1) {
+  int64_t width = 12 * 8, count = columns.len / width;
+  if (layout->column || !fits || count < 1 || count > MOST_COLUMNS || columns.len % width || rows < 1) {
     PyBuffer_Release(&columns);
     PyErr_SetString(PyExc_ValueError, "a layout has 1 to 1,024 columns, and rows");
     return -1;
@@ -51,7 +52,7 @@ static int layout_init(PyObject *self, PyObject *args, PyObject *kwargs) {
   int64_t at = 0;
   for (int64_t i = 0; i < count; i++) {
     Column *column = layout->column + i;
-    memcpy(column, (const uint8_t *)columns.buf + 40 * i, 40);
+    memcpy(column, (const uint8_t *)columns.buf + width * i, (size_t)width);
     column->heap = -1;
     if (column->kind == RUN || column->kind == UUID_TEXT) {
       layout->heap_bytes[layout->heaps] = heap_bytes;

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ignitetf._core import Kind, Layout
 from ignitetf.errors import WireError
-from ignitetf.wire.codes import BinaryFlag
+from ignitetf.wire.codes import BinaryFlag, TypeCode
 from ignitetf.wire.columns import Batch, Column, Dense, Runs, concat
 from ignitetf.wire.datatypes import (
     ALIKE,
@@ -34,7 +34,6 @@ from ignitetf.wire.decode import is_widened
 from ignitetf.wire.objects import extents
 from ignitetf.wire.schema import Field, Schema
 from ignitetf.wire.types import TypeRegistry
-from ignitetf.wire.zones import UTC
 
 __all__ = ["Left", "RowLayout"]
 
@@ -42,6 +41,7 @@ _NUMERIC: Final = "iufb"
 _TIMES: Final = (Family.MILLISECONDS, Family.TIMESTAMP)
 # No value has this type code.
 _NO_CODE: Final = -1
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class _Stored:
         unit: Bytes of an item of an array.
         step: A run has a multiple of so many bytes.
         scale: Items in memory for each item of the wire, as an array of numbers can be a blob.
+        least: Least number that lands; rows with others are left to the general decoder.
+        most: Greatest number that lands.
     """
 
     kind: Kind
@@ -67,31 +69,44 @@ class _Stored:
     unit: int = 1
     step: int = 1
     scale: int = 1
+    least: int = _LEAST
+    most: int = _MOST
 
 
 def _stored(field: Field, registry: TypeRegistry) -> _Stored | None:
     """Return how the values of a field land; None if that takes more than copying them."""
     family = DATA_TYPES[field.type].family
-    if family in _TIMES and registry.zone != UTC:
-        return None  # what is stored is not what the calendar shows
+    if family in _TIMES:
+        return _time(field, family, registry)
     if family is Family.ARRAY:
         return _array(field)
     if field.shape:
         return None
     kind = field.dtype.kind
-    if family in (Family.NUMBER, Family.MILLISECONDS):
+    if family is Family.NUMBER:
         return _number(field)
     if family is Family.TEXT and field.dtype == BYTES:
         return _Stored(Kind.RUN, 0, np.dtype(np.uint8))
     if family is Family.ENUM and kind in "iu" and field.dtype.itemsize == 4:
         return _Stored(Kind.DENSE, 4, field.dtype, skip=4)
-    if family is Family.TIMESTAMP and (kind == "M" or field.dtype == np.int64):
-        return _Stored(Kind.MOMENT, 8, np.dtype(np.int64))
     if family is Family.UUID:
         if field.dtype == BYTES:
             return _Stored(Kind.UUID_TEXT, 0, np.dtype(np.uint8))
         return _Stored(Kind.DENSE, 16, np.dtype(np.uint64), (2,))
     return None
+
+
+def _time(field: Field, family: Family, registry: TypeRegistry) -> _Stored | None:
+    plain = registry.zone.plain_times(of_day=field.type == TypeCode.TIME)
+    if plain is None or field.shape:
+        return None  # what is stored is not what the calendar shows
+    least, most = plain
+    if family is Family.TIMESTAMP:
+        is_one = field.dtype.kind == "M" or field.dtype == np.int64
+        found = _Stored(Kind.MOMENT, 8, np.dtype(np.int64)) if is_one else None
+    else:
+        found = _number(field)
+    return None if found is None else replace(found, least=least, most=most)
 
 
 def _number(field: Field) -> _Stored | None:
@@ -121,7 +136,7 @@ def _array(field: Field) -> _Stored | None:
 def _spec(field: Field, stored: _Stored | None) -> tuple[int, ...]:
     """Return the numbers that describe a column to the core; see `Column` in core.h."""
     if stored is None:
-        return Kind.DENSE, 1, 0, 1, 1, _NO_CODE, _NO_CODE, 0, 1, 1
+        return Kind.DENSE, 1, 0, 1, 1, _NO_CODE, _NO_CODE, 0, 1, 1, _LEAST, _MOST
     codes = ALIKE[field.type]
     per_ms = ns_per_unit = 1
     if stored.kind is Kind.MOMENT:
@@ -129,7 +144,7 @@ def _spec(field: Field, stored: _Stored | None) -> tuple[int, ...]:
         per_ms, ns_per_unit = TIMESTAMP_UNITS.get(unit, (1, 1))
     return (
         stored.kind, stored.size, stored.skip, stored.unit, stored.step, codes[0], codes[-1],
-        field.nullable, per_ms, ns_per_unit,
+        field.nullable, per_ms, ns_per_unit, stored.least, stored.most,
     )  # fmt: skip
 
 
@@ -205,7 +220,7 @@ class RowLayout:
         runs = sum(1 for item in stored if item is not None and not item.size)
         dense = sum(item.size for item in stored if item is not None)
         heap_bytes = int(rows * max(16.0, row_bytes - dense) / max(1, runs))
-        self.native = Layout(np.array(specs, np.int32), extents(), rows, plain, heap_bytes)
+        self.native = Layout(np.array(specs, np.int64), extents(), rows, plain, heap_bytes)
         self._schema = schema
         self._registry = registry
         self._columns = list(zip(fields, stored, self.native.offsets(), strict=False))

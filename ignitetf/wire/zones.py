@@ -308,6 +308,19 @@ class Zone:
         """Return the moments that SQL shows as these times of day."""
         return of_day if self._is_utc else self._rules.moments(of_day)
 
+    def plain_times(self, of_day: bool) -> tuple[int, int] | None:
+        """Return from which to which moment all are stored as the number that they mean.
+
+        Args:
+            of_day: Whether these are times of day, and not days or timestamps.
+
+        Returns:
+            The least and the greatest; None if there are none that are always so.
+        """
+        if not self._is_utc:
+            return None
+        return (0, _DAY - 1) if of_day else (_GREGORIAN, _MARKED - 1)
+
     def of_one(self, local: int, convert: str) -> int:
         """Return the moment of a single time; `convert` is the name of one of the methods above."""
         if self._is_utc and local >= _GREGORIAN:

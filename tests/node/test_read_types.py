@@ -6,6 +6,7 @@ import math
 import uuid
 
 import numpy as np
+import pyarrow as pa
 import pyignite.datatypes as t
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,8 +15,10 @@ from pyignite import GenericObjectMeta
 
 from ignitetf.errors import SchemaError
 from ignitetf.explore.head import first_rows
+from ignitetf.load.loader import load_dataset
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.rows import open_rows
 from ignitetf.wire.columns import Dense, Struct
 
 pytestmark = pytest.mark.node
@@ -299,3 +302,28 @@ def test_sql_dates(client, cache_name):
     times = {r["key"]: None if r["D"] is None else int(r["D"].astype("i8")) for r in rows}
     assert times == {k: v["D"] for k, v in found.items()}
     assert [r["TS"] for r in rows] == [None] * 6  # a column is a field, whatever it holds
+
+
+def test_days_and_times_are_what_sql_shows(client, cache_name):
+    """Before 1582-10-15 Java counts by another calendar; a time of day may be any moment."""
+    days = ["0001-01-01", "1457-01-01", "1582-10-04", "1582-10-15", "1969-12-31", "9999-12-31"]
+    moments = [datetime.datetime.fromisoformat(f"{day} 01:02:03") for day in days]
+    table = pa.table({"D": [m.date() for m in moments], "T": pa.array(moments, pa.timestamp("us"))})
+    load_dataset(table, cache_name, client=client)
+    shown = client.sql(f'SELECT CAST(D AS VARCHAR), CAST(T AS VARCHAR) FROM "{cache_name}"')
+    assert sorted(text[:10] for row in shown for text in row) == sorted(2 * days)
+    fields = {"D": "int64", "T": "datetime64[us]"}
+    for way in ({}, {"order": "keys"}, {"shuffle": 1}):
+        for batch in open_rows(cache_name, client=client, schema=fields, **way).batches():
+            expected = np.array(moments, "M8[us]")[batch["key"]]
+            assert (batch["val"]["T"].astype("M8[us]") == expected).all()
+            assert (batch["val"]["D"].astype("M8[ms]") == expected.astype("M8[D]")).all()
+
+
+def test_times_of_day_may_be_any_moment(client, cache_name):
+    cache = client.pyignite.get_or_create_cache(cache_name)
+    hours = [-1, 0, 23, 25]
+    for hour in hours:
+        cache.put(hour, datetime.timedelta(hours=hour), value_hint=t.TimeObject)
+    _, found = records(client, cache_name)
+    assert {k: v["val"] for k, v in found.items()} == {h: h % 24 * 3_600_000 for h in hours}
