@@ -1,2 +1,2 @@
 -- Names of the views that create_view.sql made over a table.
-SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = 'PUBLIC' AND SQL = 'SELECT * FROM "' || ? || '"'
+SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = 'PUBLIC' AND RTRIM(SQL) = 'SELECT * FROM "' || ? || '"'

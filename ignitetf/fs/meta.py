@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
@@ -56,7 +57,9 @@ _BEGUN_S: Final = 2.0
 _GIVE_UP_S: Final = 1.0
 _RANGE_PAGE: Final = 16_384
 _WHAT: Final = "the file system's metadata"
-_NO_SCHEMA: Final = "Failed to set schema"
+# The same lack in two texts: a thread of the node that has served this schema before does not set it
+# again, and finds out when it parses the statement.
+_NO_SCHEMA: Final = re.compile(r'Failed to set schema|Schema ".+?" not found')
 _EMPTY: Final = b""  # the value of a key that is being removed, which counts as missing
 
 
@@ -275,7 +278,7 @@ class MetaCache:
             return channel, channel.call(OpCode.QUERY_SQL_FIELDS, request)
         except ServerError as error:
             self.client.release(channel)
-            if _NO_SCHEMA not in str(error.fields.get("server_message")):
+            if not _NO_SCHEMA.search(str(error.fields.get("server_message"))):
                 raise
             # The cache has gone, or the cluster is inactive, which the next request will tell.
             raise CacheNotFound(f"no cache {self.name}", cache=self.name) from error

@@ -11,7 +11,8 @@ once: as pages of 1,024 rows they take a node half as long again as in large pag
 
 A data set's SQL name is a view, which cannot be written to. What the user means is the table behind
 it, whose name changes whenever the data set is replaced. So a statement that writes to the name runs
-on the table (`run_redirected`), and nobody has to look it up.
+on the table (`run_redirected`), and nobody has to look it up. A node that joined a cluster after a
+view was made may lack it; it is then made again.
 
 Parameters and values that are no scalars of SQL (objects, lists, maps) are encoded as pyignite does.
 """
@@ -272,7 +273,7 @@ R = TypeVar("R")
 Ask = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
 # The form that `create_view.sql` gives to a view over a data set's table.
-_VIEW: Final = re.compile(r'SELECT \* FROM "([^"]+__ROWS)"')
+_VIEW: Final = re.compile(r'SELECT \* FROM "([^"]+__ROWS)" ?')
 _NAME: Final = r'(?P<name>"[^"]+"|\w+)(?![\w.])'
 # What a cluster before Apache Ignite 2.17, which has no views of users, says of the column that has
 # their statements.
@@ -301,6 +302,8 @@ def run_redirected(
 ) -> R:
     """Run a statement, on the data set's table if it writes to a data set by its name.
 
+    Views that it reads and that only this node lacks are created again.
+
     Args:
         sql: Runs a statement with parameters and options.
         ask: Returns the rows of a statement of ours.
@@ -316,14 +319,59 @@ def run_redirected(
     if found is not None and found["if"] is not None:
         # With IF EXISTS the node would silently do nothing for the name of a view.
         statement = _of_table(ask, statement) or statement
-    try:
-        return sql(statement, params, **options)
-    except SqlError as error:
-        if (meant := _of_table(ask, statement)) is None:
+    tried: set[str] = set()
+    while True:
+        try:
+            return sql(statement, params, **options)
+        except SqlError as error:
+            if (meant := _of_table(ask, statement)) is not None:
+                break
+            if _repair_view(ask, error.message, tried):
+                continue  # a statement may read several such views, of which a node names one
             if (hint := _hint(is_cache, error.message)) is not None:
                 raise error.hinted(hint) from error
             raise
     return sql(meant, params, **options)
+
+
+def _repair_view(ask: Ask, message: str, tried: set[str]) -> bool:
+    """Create a view again that the node lists but does not have; return whether it did.
+
+    A node that joins a cluster in memory reads the list of views before it has their tables, so none
+    of them works on it (Apache Ignite 2.17.0, by experiment). To create one with the same text does
+    nothing, so the text first gets a blank at its end.
+
+    Args:
+        ask: Returns the rows of a statement of ours.
+        message: What the node said of the statement that it refused.
+        tried: Views that were tried already, to which this one is added.
+    """
+    missing = _NO_TABLE.match(message)
+    if missing is None or missing[1] in tried:
+        return False
+    tried.add(missing[1])
+    query = "SELECT SCHEMA, SQL FROM SYS.VIEWS WHERE NAME = ?"
+    try:
+        views = ask(query, (missing[1],))
+        for schema, text in views:
+            _repair_base(ask, text, tried)
+            for again in (f"{text.rstrip()} ", text.rstrip()):
+                ask(f'CREATE OR REPLACE VIEW "{schema}"."{missing[1]}" AS {again}', ())
+    except ServerError:
+        # The cluster is read-only, or the user may not change it: the first error says more.
+        return False
+    return bool(views)
+
+
+def _repair_base(ask: Ask, text: str, tried: set[str]) -> None:
+    """Repair the views that a view of this text reads."""
+    while True:
+        try:
+            ask(f"SELECT 1 FROM ({text}) WHERE FALSE", ())  # nosec B608
+        except SqlError as error:
+            if _repair_view(ask, error.message, tried):
+                continue
+        return
 
 
 def _hint(is_cache: Callable[[str], bool], message: str) -> str | None:

@@ -40,6 +40,7 @@ from ignitetf.node.jars import Progress, ensure_jars
 from ignitetf.node.jvm import adopt_training, find_java
 from ignitetf.node.memory import check_memory, parse_memory
 from ignitetf.node.ports import wait_free
+from ignitetf.node.readiness import use_views
 from ignitetf.node.security import Security
 from ignitetf.node.start import Launch
 from ignitetf.node.status import NodeStatus, node_names, node_status, settings_of
@@ -307,7 +308,11 @@ def _completed(state: NodeState, timeout_s: float, note: Note) -> NodeState:
     note(f"node {state.name!r}: starting {', '.join(gone)} again")
     # The members' files already name the Java options and jars, so only the program is needed.
     launch = Launch(state.name, state.options, find_java(), [], timeout_s)
-    return launch.complete(state)
+    state = launch.complete(state)
+    for member in state.members:
+        if member.name in gone:
+            use_views(settings_of(state, [member.address]))
+    return state
 
 
 def _clear(state: NodeState, note: Note) -> None:

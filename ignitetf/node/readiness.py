@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ignitetf.errors import (
     AuthenticationError,
     ConnectError,
+    IgniteTFError,
     NodeError,
     RequestTimeout,
     ServerError,
+    SqlError,
 )
 from ignitetf.local.logs import failure_cause, log_tail
 from ignitetf.local.state import Member
 from ignitetf.settings import Settings
 
-__all__ = ["answers", "wait_active", "wait_answer", "wait_started"]
+__all__ = ["answers", "use_views", "wait_active", "wait_answer", "wait_started"]
 
 _STARTED = b"Ignite node started OK"
 # Reading the log is cheap; querying a node that is still recovering is not, and fills its log.
@@ -126,3 +129,17 @@ def _check_time(member: Member, deadline: float, last: str = "") -> None:
         hint="is the machine busy? give it more time with --timeout SECONDS",
         log_tail=log_tail(Path(member.directory)),
     )
+
+
+def use_views(settings: Settings) -> None:
+    """Use each SQL view once on a node that has joined a cluster.
+
+    `Client.sql` makes those again that the node lacks; other programs cannot.
+    """
+    from ignitetf.net.client import Client
+
+    with suppress(IgniteTFError), Client(settings) as client:
+        names = client.sql("SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = 'PUBLIC'").fetchall()
+        for (name,) in names:
+            with suppress(SqlError):  # a view whose table is gone
+                client.sql(f'SELECT 1 FROM "{name}" WHERE FALSE').close()  # nosec B608

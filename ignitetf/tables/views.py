@@ -13,6 +13,8 @@ Source: Apache Ignite 2.17.0, by experiment.
 - A view whose table is dropped is gone too, but stays listed, and creating it again with the same
   text does nothing. So views are dropped before their tables.
 - `CREATE VIEW` with the name of an existing table is accepted but does nothing.
+- A node that joins a cluster in memory lists the views, but has none of them. `net/statements`
+  creates them again when a statement needs one.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ log = logging.getLogger(__name__)
 READERS_S: Final = 10.0
 _POLL_S: Final = 0.02
 _ASKED: Final = 4  # names in a statement
-_SHOWN: Final = re.compile(r'SELECT \* FROM "(.+)__ROWS"\Z')
+_SHOWN: Final = re.compile(r'SELECT \* FROM "(.+)__ROWS" ?\Z')
 
 
 def taken_names(client: Client, names: Iterable[str]) -> list[Taken]:
@@ -75,7 +77,7 @@ def require_free(client: Client, taken: Iterable[Taken], own: Collection[str] = 
     for kind, name, found in taken:
         if kind == "TABLE" and found in own:
             continue
-        if kind == "VIEW" and (found in map(_text, own) or not _works(client, name)):
+        if kind == "VIEW" and (found.rstrip() in map(_text, own) or not _works(client, name)):
             # A view that does not work has lost its table.
             if not own:
                 client.sql(statement("drop_view", view=name)).close()
@@ -149,8 +151,23 @@ class Switch:
 
     def end(self, *beside: Callable[[], Any]) -> list[Any]:
         """Discard the plans made meanwhile; returns what the other calls return."""
-        _, *found = self._client.at_once(self._drop_helper, *beside)
+        repaired, _, *found = self._client.at_once(self._overwritten, self._drop_helper, *beside)
+        if repaired:
+            self._change()
+            self._make_helper()
+            self._drop_helper()
         return found
+
+    def _overwritten(self) -> bool:
+        """Whether a client that repaired a view meanwhile gave it the previous table."""
+        if not self._shown or not self._has_helper:
+            return False
+        texts = {name: text for kind, name, text in taken_names(self._client, self._shown)}
+        return any(
+            texts[name].rstrip() != _text_of(table)
+            for name, table in self._shown.items()
+            if name in texts
+        )
 
     @property
     def _has_helper(self) -> bool:
@@ -189,8 +206,12 @@ def drop_views(client: Client, table: str) -> None:
 
 
 def _text(cache: str) -> str:
+    return _text_of(rows_table(cache))
+
+
+def _text_of(table: str) -> str:
     # Only compared with the text of a view; never run.
-    return f'SELECT * FROM "{rows_table(cache)}"'  # nosec B608
+    return f'SELECT * FROM "{table}"'  # nosec B608
 
 
 def shown_cache(text: str) -> str | None:

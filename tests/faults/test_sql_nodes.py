@@ -8,11 +8,15 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
+from helpers.plain_nodes import plain_cluster
 from helpers.ports import lasting_port
+from pyignite import Client as PyClient
 
 from ignitetf import dbapi
+from ignitetf.errors import SqlError
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
+from ignitetf.node import Node
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 ROWS = 3_000
@@ -22,8 +26,6 @@ QUERY = "SELECT N, X FROM FETCHED"
 
 @pytest.fixture(scope="module")
 def cluster(node_home):
-    from ignitetf.node import Node
-
     with Node.start("fetched", port=lasting_port(2), nodes=2, memory="256m") as node:
         with connect(node.addresses) as client:
             made = {"N": np.arange(ROWS), "X": np.zeros((ROWS, 6_000), np.uint8)}
@@ -114,3 +116,50 @@ def test_a_node_that_dies_amid_a_fetch_costs_no_row_silently(cluster, tmp_path):
         connection.execute("SELECT 1")
     assert caught.value.hint
     connection.close()
+
+
+VIEWS = {
+    "SHOWN": "SELECT COUNT(*) FROM SHOWN",
+    "over another": "SELECT COUNT(*) FROM FEW",
+    "two at once": "SELECT COUNT(*) FROM SECOND A JOIN SHOWN B ON A.N = B.N",
+}
+
+
+@pytest.fixture(scope="module")
+def joined(node_home, tmp_path_factory):
+    """The address of a node that joined a plain cluster after the views were made."""
+    with plain_cluster(node_home, tmp_path_factory.mktemp("joined"), count=2) as plain:
+        with connect(plain.addresses[0]) as client:
+            for name in ("SHOWN", "SECOND"):
+                load_dataset({"N": np.arange(50)}, name, client=client, backups=1)
+            client.sql("CREATE VIEW FEW AS SELECT N FROM SHOWN").close()
+            client.sql("CREATE TABLE T (A INT PRIMARY KEY, B INT)").close()
+            client.sql("CREATE VIEW GONE AS SELECT A FROM T").close()
+            client.sql("DROP TABLE T").close()
+        plain.restart(1)
+        yield plain.addresses[1]
+
+
+def test_views_work_on_a_node_that_joined_later(joined):
+    with connect(joined) as client, dbapi.connect(joined) as connection:
+        for statement in VIEWS.values():
+            assert connection.execute(statement).fetchall() == [(50,)]
+            assert client.sql(statement).fetchall() == [(50,)]
+        with pytest.raises(SqlError, match="GONE"):
+            client.sql("SELECT * FROM GONE")
+        texts = dict(client.sql("SELECT NAME, SQL FROM SYS.VIEWS"))
+        assert texts["SHOWN"] == 'SELECT * FROM "SHOWN__ROWS"' and texts["FEW"].endswith("SHOWN")
+        load_dataset({"N": np.arange(7)}, "SHOWN", client=client, if_exists="replace")
+        assert client.sql(VIEWS["SHOWN"]).fetchall() == [(7,)]
+
+
+def test_a_member_that_is_started_again_has_the_views(node_home):
+    """For other programs as well, which do not make them again."""
+    with Node.start("views", port=lasting_port(2), nodes=2, memory="256m") as node:
+        with connect(node.addresses) as client:
+            load_dataset({"N": np.arange(50)}, "SHOWN", client=client, backups=1)
+        killed(node.pids[1])
+        host, port = Node.start("views").addresses[1].split(":")
+        other = PyClient()
+        with other.connect(host, int(port)), other.sql(VIEWS["SHOWN"]) as found:
+            assert list(found) == [[50]]

@@ -75,6 +75,7 @@ class PlainCluster:
         ports = [lasting_port(3) for _ in range(count)]
         self.addresses = [f"127.0.0.1:{port}" for port in ports]
         self._members = []
+        self._commands = []
         try:
             for number, port in enumerate(ports):
                 work = Path(folder) / f"member-{number}"
@@ -82,9 +83,9 @@ class PlainCluster:
                 zone = f"-Duser.timezone={zones[number % len(zones)]}"
                 others = [str(other) for other in ports if other != port]
                 command = [words[0], "-Xmx512m", QUICK, zone, *words[1:]]
-                self._start(
-                    [*command, str(work), str(persistent).lower(), str(port), *others], work
-                )
+                command += [str(work), str(persistent).lower(), str(port), *others]
+                self._commands.append((command, work))
+                self._members.append(self._start(command, work))
         except BaseException:
             self.stop()
             raise
@@ -95,14 +96,23 @@ class PlainCluster:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
         )
         log.close()
-        self._members.append(member)
         ready = next((line for line in member.stdout if line.startswith(b"READY")), b"")
-        assert ready, (work / "log").read_text()
+        if not ready:
+            member.kill()
+            member.wait(20)
+            raise AssertionError((work / "log").read_text())
+        return member
 
     def kill(self, number):
         """End a member at once."""
         self._members[number].kill()
         self._members[number].wait(20)
+
+    def restart(self, number):
+        """Kill a member, and let it join again."""
+        self.kill(number)
+        self._members[number].stdout.close()
+        self._members[number] = self._start(*self._commands[number])
 
     def stop(self):
         """End all members."""
