@@ -19,22 +19,8 @@ import numpy as np
 
 from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.read.arguments import even_of, flag, seed_of, shard_of, step_rows
-from ignitetf.read.batches import (
-    batch_count,
-    batch_parts,
-    check_total,
-    closing_batches,
-    cut_batches,
-)
-from ignitetf.read.export import (
-    DenseNode,
-    Node,
-    TextNode,
-    arrow_form,
-    arrow_stream,
-    to_arrow,
-    to_numpy,
-)
+from ignitetf.read.batches import check_total, cut_batches
+from ignitetf.read.export import DenseNode, Node, TextNode, to_numpy
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.keys import Numbers
 from ignitetf.read.lookup import KeyReading
@@ -42,7 +28,7 @@ from ignitetf.read.mix_order import MOST_STEP, MixOrder, Share, rows_of
 from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.plan import Even, Position, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
-from ignitetf.read.rows import Batches, EpochRows, Epochs
+from ignitetf.read.rows import EpochRows, Epochs, OrderedRows
 from ignitetf.read.state import mix_identity_of, mix_placed
 from ignitetf.read.usage import Epoch, counted
 from ignitetf.read.window import Filling, inverse
@@ -358,7 +344,7 @@ def mix_rows(
     return MixedRows(dict(components), order, worker, position, keys)
 
 
-class MixedRows:
+class MixedRows(OrderedRows):
     """One worker's rows of an epoch of a mixture, in order, from a position on.
 
     `batches` reads them. As `EpochRows`, it never changes: `resume`, `advance` and `next_epoch`
@@ -370,6 +356,8 @@ class MixedRows:
         shard: The worker whose rows these are.
         position: Epoch and place in it where these rows begin.
     """
+
+    order: MixOrder
 
     def __init__(
         self,
@@ -385,16 +373,10 @@ class MixedRows:
         self.position = position
         self._with_keys = with_keys
 
-    def __repr__(self) -> str:
-        shard = f", shard {self.shard.index} of {self.shard.count}" if self.shard.count > 1 else ""
-        names = ", ".join(self.components)
-        return f"<MixedRows of {names}, epoch {self.position.epoch}{shard}>"
-
-    def __len__(self) -> int:
-        return self.order.rows_left(self.position, self.shard)
-
-    # As with `EpochRows`, Python would iterate by single rows without this.
-    __iter__ = None
+    @property
+    def name(self) -> str:
+        """The names of the components."""
+        return ", ".join(self.components)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -421,40 +403,8 @@ class MixedRows:
     def _of(self, order: MixOrder, position: Position) -> MixedRows:
         return MixedRows(self.components, order, self.shard, position, self._with_keys)
 
-    def at(self, position: Position) -> MixedRows:
-        """Return the rows from another position on."""
-        return self._of(self.order, position)
-
-    def next_epoch(self) -> MixedRows:
-        """Return the rows of the next epoch, from its beginning."""
-        return self.at(Position(self.position.epoch + 1))
-
-    def advance(self, rows: int) -> MixedRows:
-        """Return what is left after each worker has consumed `rows` of these rows."""
-        return self.at(self._after(rows))
-
-    def in_batches(self, batch_size: int) -> MixedRows:
-        """Return the rows for workers that read batches of this size; see `EpochRows`."""
-        return self._of(self.order.with_batch(batch_size, self.shard), self.position)
-
-    def state(self, rows_consumed: int = 0) -> dict[str, Any]:
-        """Return the state of the training after `rows_consumed` rows.
-
-        Args:
-            rows_consumed: Rows that each worker has trained on, counted from the first of these
-                rows.
-
-        Returns:
-            A JSON object that `resume` takes, also with another number of workers: the place, and
-            what each component and its share are.
-        """
-        place = self._after(rows_consumed)
-        identity = mix_identity_of(self.order, _parts(self.components))
-        return {"epoch": place.epoch, "chain": [list(link) for link in place.chain], **identity}
-
-    def _after(self, rows: int) -> Position:
-        consumed = whole_argument("rows_consumed", rows, 0, len(self))
-        return self.order.after(self.position, consumed, self.shard)
+    def _identity(self) -> dict[str, Any]:
+        return mix_identity_of(self.order, _parts(self.components))
 
     def resume(self, state: dict[str, Any]) -> MixedRows:
         """Return the rows that follow the place where `state` was taken.
@@ -469,25 +419,13 @@ class MixedRows:
 
     # Reading
 
-    def column_batches(self) -> Generator[Batch, None, None]:
-        """Yield columns in their stored form, some thousand rows at a time, in order.
-
-        Close the generator to stop early.
-        """
+    def column_batches(self, batch_rows: int | None = None) -> Generator[Batch, None, None]:
+        """See `OrderedRows`; `batch_rows` makes no difference, as rows are gathered anyway."""
         components = list(_parts(self.components).values())
         batches = read_mix(components, self.order, self.position, self.shard, self._with_keys)
         shard, position = (self.shard.index, self.shard.count), self.position
         of = Epoch("+".join(self.components), "mix", position.epoch, shard, position.chain)
         return counted(batches, of, None, len(self))
-
-    def batch_parts(
-        self, batch_size: int | None, drop_remainder: bool
-    ) -> Generator[list[Batch], None, None]:
-        """Yield the rows of each batch, as the parts that it is made of; see `EpochRows`."""
-        batches = self.column_batches()
-        return batch_parts(
-            batches, self.order, self.position, self.shard, batch_size, drop_remainder
-        )
 
     def columns_of(self, batch: Batch) -> dict[str, Any]:
         """Return a batch of these rows as NumPy columns.
@@ -502,54 +440,18 @@ class MixedRows:
         key = {} if batch.key is None else {"key": to_numpy(batch.key, self._first.key)}
         return {**key, "val": value, "source": source_of(batch)}
 
-    def batches(self, batch_size: int | None = None, drop_remainder: bool = False) -> Batches:
-        """Return an iterator of NumPy columns that knows its position.
-
-        Args:
-            batch_size: Rows per batch; None for this worker's part of each step, or without
-                `global_batch` for some thousand rows.
-            drop_remainder: Leave out an incomplete last batch.
-        """
-        if batch_size is not None:
-            batch_size = whole_argument("batch_size", batch_size, 1)
-        return Batches(self, batch_size, drop_remainder)
-
-    def arrow(self) -> Iterator[Any]:
-        """Yield the rows, some thousand at a time, as `pyarrow.RecordBatch`.
-
-        Columns are those of `EpochRows.arrow`, and `source`, the number of the component.
-        """
-        form = arrow_form(self._nodes)
-        for batch in self._arrow_batches():
-            yield to_arrow(batch, form)
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return the rows as an Arrow stream (PyCapsule), for pandas, Polars, DuckDB and others."""
-        form = arrow_form(self._nodes, self._first.reader.schema.fields)
-        return arrow_stream(form, self._arrow_batches(), requested_schema)
-
-    def __arrow_c_schema__(self) -> object:
-        """Return the columns as an Arrow schema (PyCapsule)."""
-        fields = self._first.reader.schema.fields
-        return arrow_form(self._nodes, fields).__arrow_c_schema__()
-
     @property
     def _nodes(self) -> dict[str, Node]:
         keys = {"key": self._first.key} if self._with_keys else {}
         return {**keys, **self.values, "source": _SOURCE_NODE}
 
-    def _arrow_batches(self) -> Iterator[Batch]:
-        for batch in closing_batches(self.column_batches()):
-            yield Batch(batch.key, {**batch.columns, "source": batch.columns[SOURCE]})
+    @property
+    def _fields(self) -> tuple[Field, ...]:
+        return self._first.reader.schema.fields
 
-    def batch_count(self, batch_size: int | None, drop_remainder: bool) -> int | None:
-        """Return the number of batches that `batches` yields; None if it is unknown."""
-        order = self.order
-        if order.global_batch is None and batch_size is None:
-            return None
-        if batch_size is None or order.is_uneven(self.shard):
-            return len(order.slices(self.position, self.shard).sizes(drop_remainder))
-        return batch_count(len(self), batch_size, drop_remainder)
+    def _pages(self) -> Iterator[Batch]:
+        for batch in super()._pages():
+            yield Batch(batch.key, {**batch.columns, "source": batch.columns[SOURCE]})
 
     def tf(self, batch_size: int | None = None, drop_remainder: bool = False) -> Any:
         """Return these batches as a `tf.data.Dataset`; each further iteration is the next epoch.

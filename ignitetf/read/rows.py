@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -63,11 +64,9 @@ from ignitetf.read.window import piece_rows
 from ignitetf.settings import Settings
 from ignitetf.wire.columns import Batch, concat
 from ignitetf.wire.requests import parameter_list
+from ignitetf.wire.schema import Field
 
-if TYPE_CHECKING:
-    from typing import Self
-
-__all__ = ["Batches", "EpochRows", "Epochs", "open_rows", "pages"]
+__all__ = ["Batches", "EpochRows", "Epochs", "OrderedRows", "open_rows", "pages"]
 
 
 def open_rows(
@@ -176,8 +175,184 @@ def _settings_of(address: str | Sequence[str] | None) -> Settings:
     return Settings.resolve(addresses=address)
 
 
-class EpochRows:
-    """One worker's rows of an epoch, in order, from a position on.
+class OrderedRows(ABC):
+    """One worker's rows of an epoch, in order, from a position on: `EpochRows`, or a mixture.
+
+    `batches` reads them. They never change: `resume`, `advance` and `next_epoch` return new ones
+    over the same connections.
+
+    Attributes:
+        order: The order of all rows.
+        shard: The worker whose rows these are.
+        position: Epoch and place in it where these rows begin.
+    """
+
+    order: ScanOrder | StepOrder
+    shard: Shard
+    position: Position
+
+    def __repr__(self) -> str:
+        shard = f", shard {self.shard.index} of {self.shard.count}" if self.shard.count > 1 else ""
+        return f"<{type(self).__name__} of {self.name}, epoch {self.position.epoch}{shard}>"
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the data set, or of those that are mixed."""
+
+    @functools.cached_property
+    def length(self) -> int | None:
+        """The number of rows; None if only reading can tell (`where=`, `nulls="drop"`)."""
+        return self.order.rows_left(self.position, self.shard) if self.order.known else None
+
+    def __len__(self) -> int:
+        if self.length is None:
+            raise TypeError("the number of rows is not known with where= or nulls='drop'")
+        return self.length
+
+    # Without this, Python would iterate by single rows, in another order than `batches`.
+    __iter__ = None
+
+    # Other places
+
+    @abstractmethod
+    def _of(self, order: Any, position: Position) -> Self: ...
+
+    def at(self, position: Position) -> Self:
+        """Return the rows from another position on."""
+        return self._of(self.order, position)
+
+    def next_epoch(self) -> Self:
+        """Return the rows of the next epoch, from its beginning."""
+        return self.at(Position(self.position.epoch + 1))
+
+    def advance(self, rows: int) -> Self:
+        """Return what is left after each worker has consumed `rows` of these rows."""
+        return self.at(self._after(rows))
+
+    def in_batches(self, batch_size: int) -> Self:
+        """Return the rows for workers that read batches of this size.
+
+        By keys, this is what makes a global step of the batches of all workers.
+
+        Raises:
+            ConfigError: `global_batch` rows cannot be cut into such batches.
+        """
+        if not isinstance(self.order, StepOrder):
+            return self
+        return self._of(self.order.with_batch(batch_size, self.shard), self.position)
+
+    def state(self, rows_consumed: int = 0, epoch: int | None = None) -> dict[str, Any]:
+        """Return the state of the training after `rows_consumed` rows.
+
+        Args:
+            rows_consumed: Rows that each worker has trained on, counted from the first of these
+                rows.
+            epoch: Number of the epoch; None for that of these rows. Any other epoch is counted from
+                its beginning.
+
+        Returns:
+            A JSON object that `resume` takes, also with another number of workers: the place, and
+            what the rows and their order are. Less than 1 KB, but for a mixture.
+        """
+        start = self
+        if epoch is not None and whole_argument("epoch", epoch, 0) != self.position.epoch:
+            start = self.at(Position(whole_argument("epoch", epoch, 0)))
+        place = start._after(rows_consumed)
+        chain = [list(link) for link in place.chain]
+        return {"epoch": place.epoch, "chain": chain, **self._identity()}
+
+    @abstractmethod
+    def _identity(self) -> dict[str, Any]: ...
+
+    def _after(self, rows: int) -> Position:
+        limit = self.length if self.order.known and self.length is not None else MOST_ROWS
+        consumed = whole_argument("rows_consumed", rows, 0, limit)
+        return self.order.after(self.position, consumed, self.shard)
+
+    # Reading
+
+    @abstractmethod
+    def column_batches(self, batch_rows: int | None = None) -> Generator[Batch, None, None]:
+        """Yield columns in their stored form, a page or a shuffled window at a time, in order.
+
+        Close the generator to stop early.
+
+        Args:
+            batch_rows: Rows of the batches that will be cut, which are then seldom copied.
+        """
+
+    @abstractmethod
+    def columns_of(self, batch: Batch) -> dict[str, Any]:
+        """Return a batch of these rows as NumPy columns."""
+
+    def batch_parts(
+        self, batch_size: int | None, drop_remainder: bool
+    ) -> Generator[list[Batch], None, None]:
+        """Yield the rows of each batch, as the parts that it is made of.
+
+        Args:
+            batch_size: Rows per batch; None for this worker's part of each global step.
+            drop_remainder: Leave out an incomplete last batch.
+        """
+        batches = self.column_batches(batch_size)
+        return batch_parts(
+            batches, self.order, self.position, self.shard, batch_size, drop_remainder
+        )
+
+    def batch_count(self, batch_size: int | None, drop_remainder: bool) -> int | None:
+        """Return the number of batches that `batches` yields; None if it is unknown."""
+        order = self.order
+        if isinstance(order, StepOrder) and (
+            order.is_uneven(self.shard) or (batch_size is None and order.global_batch is not None)
+        ):
+            return len(order.slices(self.position, self.shard).sizes(drop_remainder))
+        return None if batch_size is None else batch_count(self.length, batch_size, drop_remainder)
+
+    def batches(self, batch_size: int | None = None, drop_remainder: bool = False) -> Batches:
+        """Return an iterator of NumPy columns that knows its position.
+
+        Args:
+            batch_size: Rows per batch; None for about a page, without a copy, or with
+                `global_batch` for this worker's part of each step.
+            drop_remainder: Leave out an incomplete last batch.
+        """
+        if batch_size is not None:
+            batch_size = whole_argument("batch_size", batch_size, 1)
+        return Batches(self, batch_size, drop_remainder)
+
+    def arrow(self) -> Iterator[Any]:
+        """Yield the rows, a page at a time, as `pyarrow.RecordBatch`; see `export.arrow_form`."""
+        form = arrow_form(self._nodes)
+        for batch in self._pages():
+            yield to_arrow(batch, form)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows as an Arrow stream (PyCapsule), for pandas, Polars, DuckDB and others.
+
+        Texts and times have their types there; see `export.arrow_form`.
+        """
+        form = arrow_form(self._nodes, self._fields)
+        return arrow_stream(form, self._pages(), requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """Return the columns as an Arrow schema (PyCapsule)."""
+        return arrow_form(self._nodes, self._fields).__arrow_c_schema__()
+
+    @property
+    @abstractmethod
+    def _nodes(self) -> dict[str, Node]: ...
+
+    @property
+    @abstractmethod
+    def _fields(self) -> tuple[Field, ...]: ...
+
+    def _pages(self) -> Iterator[Batch]:
+        return closing_batches(pages(self))
+
+
+class EpochRows(OrderedRows):
+    """One worker's rows of an epoch of a data set, in order, from a position on.
 
     `batches` reads them. An `EpochRows` never changes: `resume`, `advance` and `next_epoch` return
     new ones over the same connections.
@@ -188,6 +363,8 @@ class EpochRows:
         shard: The worker whose rows these are.
         position: Epoch and place in it where these rows begin.
     """
+
+    order: RowOrder
 
     def __init__(
         self,
@@ -204,9 +381,10 @@ class EpochRows:
         keys = order.keys if isinstance(order, KeyOrder) else None
         self._access = access if access is not None else Access(reader, keys)
 
-    def __repr__(self) -> str:
-        shard = f", shard {self.shard.index} of {self.shard.count}" if self.shard.count > 1 else ""
-        return f"<EpochRows of {self.reader.name}, epoch {self.position.epoch}{shard}>"
+    @property
+    def name(self) -> str:
+        """The name of the data set."""
+        return self.reader.name
 
     # How many, and of what structure
 
@@ -217,11 +395,6 @@ class EpochRows:
             return self.order.rows_left(self.position, self.shard)
         rows = self.reader.row_count(self.order.partitions)
         return None if rows is None else rows - sum(n for _, n in self.position.chain)
-
-    def __len__(self) -> int:
-        if self.length is None:
-            raise TypeError("the number of rows is not known with where= or nulls='drop'")
-        return self.length
 
     @functools.cached_property
     def key(self) -> Node:
@@ -276,9 +449,6 @@ class EpochRows:
             return record_of(self.columns_of(rows), 0)  # type: ignore[no-any-return]
         return self.columns_of(self._access.rows(self._access.numbers(index)))
 
-    # Without this, Python would iterate by single rows, in another order than `batches`.
-    __iter__ = None
-
     def sample(self, n: int, seed: int) -> dict[str, Any]:
         """Return `n` different rows in random order, the same ones for the same seed."""
         return self.columns_of(self._access.rows(self._access.sample(n, seed)))
@@ -305,18 +475,6 @@ class EpochRows:
 
     def _of(self, order: RowOrder, position: Position) -> EpochRows:
         return EpochRows(self.reader, order, self.shard, position, self._access)
-
-    def at(self, position: Position) -> EpochRows:
-        """Return the rows from another position on."""
-        return self._of(self.order, position)
-
-    def next_epoch(self) -> EpochRows:
-        """Return the rows of the next epoch, from its beginning."""
-        return self.at(Position(self.position.epoch + 1))
-
-    def advance(self, rows: int) -> EpochRows:
-        """Return what is left after each worker has consumed `rows` of these rows."""
-        return self.at(self._after(rows))
 
     def shuffled(self, seed: int | None) -> EpochRows:
         """Return the rows shuffled by another seed; None keeps the order."""
@@ -351,43 +509,8 @@ class EpochRows:
             order = replace(counted, row_bytes=order.row_bytes)
         return EpochRows(self.reader, order, worker, self.position, self._access)
 
-    def in_batches(self, batch_size: int) -> EpochRows:
-        """Return the rows for workers that read batches of this size.
-
-        By keys, this is what makes a global step of the batches of all workers.
-
-        Raises:
-            ConfigError: `global_batch` rows cannot be cut into such batches.
-        """
-        if not isinstance(self.order, StepOrder):
-            return self
-        order = self.order.with_batch(batch_size, self.shard)
-        return self._of(order, self.position)
-
-    def state(self, rows_consumed: int = 0, epoch: int | None = None) -> dict[str, Any]:
-        """Return the state of the training after `rows_consumed` rows.
-
-        Args:
-            rows_consumed: Rows that each worker has trained on, counted from the first of these
-                rows.
-            epoch: Number of the epoch; None for that of these rows. Any other epoch is counted from
-                its beginning.
-
-        Returns:
-            A JSON object of less than 1 KB that `resume` takes, also with another number of
-            workers.
-        """
-        start = self
-        if epoch is not None and whole_argument("epoch", epoch, 0) != self.position.epoch:
-            start = self.at(Position(whole_argument("epoch", epoch, 0)))
-        place = start._after(rows_consumed)
-        identity = identity_of(self.reader, self.order)
-        return {"epoch": place.epoch, "chain": [list(link) for link in place.chain], **identity}
-
-    def _after(self, rows: int) -> Position:
-        limit = self.length if self.order.known and self.length is not None else MOST_ROWS
-        consumed = whole_argument("rows_consumed", rows, 0, limit)
-        return self.order.after(self.position, consumed, self.shard)
+    def _identity(self) -> dict[str, Any]:
+        return identity_of(self.reader, self.order)
 
     def resume(self, state: dict[str, Any]) -> EpochRows:
         """Return the rows that follow the place where `state` was taken.
@@ -402,13 +525,7 @@ class EpochRows:
     # Reading
 
     def column_batches(self, batch_rows: int | None = None) -> Generator[Batch, None, None]:
-        """Yield columns in their stored form, a page or a shuffled window at a time, in order.
-
-        Close the generator to stop early.
-
-        Args:
-            batch_rows: Rows of the batches that will be cut, which are then seldom copied.
-        """
+        """See `OrderedRows`."""
         order = self.order
         batches = read_rows(self.reader, order, self.position, self.shard, batch_rows)
         # Batches of global steps are cut by number, scans are read until they end.
@@ -430,39 +547,6 @@ class EpochRows:
             ", ".join(f"{name}={value}" for name, value in chosen.items() if value is not None),
         )
         return counted(batches, of, self.reader.schema, rows)
-
-    def batch_parts(
-        self, batch_size: int | None, drop_remainder: bool
-    ) -> Generator[list[Batch], None, None]:
-        """Yield the rows of each batch, as the parts that it is made of.
-
-        Args:
-            batch_size: Rows per batch; None for this worker's part of each global step.
-            drop_remainder: Leave out an incomplete last batch.
-        """
-        batches = self.column_batches(batch_size)
-        return batch_parts(
-            batches, self.order, self.position, self.shard, batch_size, drop_remainder
-        )
-
-    def batch_count(self, batch_size: int, drop_remainder: bool) -> int | None:
-        """Return the number of batches that `batch_parts` yields; None if it is unknown."""
-        order = self.order
-        if isinstance(order, StepOrder) and order.is_uneven(self.shard):
-            return len(order.slices(self.position, self.shard).sizes(drop_remainder))
-        return batch_count(self.length, batch_size, drop_remainder)
-
-    def batches(self, batch_size: int | None = None, drop_remainder: bool = False) -> Batches:
-        """Return an iterator of NumPy columns that knows its position.
-
-        Args:
-            batch_size: Rows per batch; None for about a page, without a copy, or with
-                `global_batch` for this worker's part of each step.
-            drop_remainder: Leave out an incomplete last batch.
-        """
-        if batch_size is not None:
-            batch_size = whole_argument("batch_size", batch_size, 1)
-        return Batches(self, batch_size, drop_remainder)
 
     def to_device(
         self,
@@ -512,52 +596,13 @@ class EpochRows:
         """
         return self.batches()
 
-    def arrow(self) -> Iterator[Any]:
-        """Yield the rows, a page at a time, as `pyarrow.RecordBatch`; see `export.arrow_form`."""
-        form = arrow_form(self._nodes)
-        for batch in closing_batches(pages(self)):
-            yield to_arrow(batch, form)
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return the rows as an Arrow stream (PyCapsule), for pandas, Polars, DuckDB and others.
-
-        Texts and times have their types there; see `export.arrow_form`.
-        """
-        form = arrow_form(self._nodes, self.reader.schema.fields)
-        return arrow_stream(form, closing_batches(pages(self)), requested_schema)
-
-    def __arrow_c_schema__(self) -> object:
-        """Return the columns as an Arrow schema (PyCapsule)."""
-        return arrow_form(self._nodes, self.reader.schema.fields).__arrow_c_schema__()
-
     @property
     def _nodes(self) -> dict[str, Node]:
         return {"key": self.key, **self.values}
 
-
-class _Readable(Protocol):
-    """Rows that `Batches` reads: `EpochRows`, and a mixture of several; see there."""
-
     @property
-    def order(self) -> ScanOrder | StepOrder:
-        """The order of all rows."""
-
-    def in_batches(self, batch_size: int) -> _Readable:
-        """Return the rows for workers that read batches of this size."""
-
-    def column_batches(self) -> Generator[Batch, None, None]:
-        """Yield columns in their stored form."""
-
-    def batch_parts(
-        self, batch_size: int | None, drop_remainder: bool
-    ) -> Generator[list[Batch], None, None]:
-        """Yield the rows of each batch, as the parts that it is made of."""
-
-    def columns_of(self, batch: Batch) -> dict[str, Any]:
-        """Return a batch as NumPy columns."""
-
-    def state(self, rows_consumed: int = 0) -> dict[str, Any]:
-        """Return the state of the training after `rows_consumed` rows."""
+    def _fields(self) -> tuple[Field, ...]:
+        return self.reader.schema.fields
 
 
 class Batches(Iterator[dict[str, Any]]):
@@ -569,7 +614,7 @@ class Batches(Iterator[dict[str, Any]]):
         consumed: Rows handed out so far.
     """
 
-    def __init__(self, rows: _Readable, batch_size: int | None, drop_remainder: bool) -> None:
+    def __init__(self, rows: OrderedRows, batch_size: int | None, drop_remainder: bool) -> None:
         self.consumed = 0
         by_step = isinstance(rows.order, StepOrder) and rows.order.global_batch is not None
         if batch_size is None and not by_step:
@@ -598,14 +643,7 @@ class Batches(Iterator[dict[str, Any]]):
         self.close()
 
 
-class _Following(Protocol):
-    """Rows that know those of the next epoch."""
-
-    def next_epoch(self) -> Self:
-        """Return the rows of the next epoch, from its beginning."""
-
-
-_R = TypeVar("_R", bound=_Following)
+_R = TypeVar("_R", bound=OrderedRows)
 
 
 class Epochs(Generic[_R]):
@@ -631,7 +669,7 @@ class Epochs(Generic[_R]):
             self._next = rows
 
 
-def pages(rows: _Readable) -> Generator[Batch, None, None]:
+def pages(rows: OrderedRows) -> Generator[Batch, None, None]:
     """Yield batches of about a page; a shuffled window arrives whole and is cut up."""
     with contextlib.closing(rows.column_batches()) as batches:
         for batch in batches:
