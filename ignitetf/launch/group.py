@@ -18,11 +18,17 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from ignitetf.errors import ConfigError
-from ignitetf.jobs.record import WorkerState, WorkerStatus
+from ignitetf.jobs.record import WorkerStatus
 from ignitetf.launch.engine import Control, LaunchSpec, Outcome, Place, Show
 from ignitetf.launch.environment import shown, worker_environments
 from ignitetf.launch.ports import HeldPorts, Ports
-from ignitetf.launch.process import Worker, WorkerProcess, worker_command
+from ignitetf.launch.process import (
+    Worker,
+    WorkerProcess,
+    shell_code,
+    status_of,
+    worker_command,
+)
 from ignitetf.launch.roles import roles_of
 from ignitetf.settings import Settings
 
@@ -106,27 +112,9 @@ class Group:
     def statuses(self) -> list[WorkerStatus]:
         """Return how the workers are now."""
         return [
-            WorkerStatus(
-                worker.role.number,
-                worker.role.name,
-                self._place.attempt,
-                worker.host,
-                worker.pid,
-                self._state(worker),
-                None if worker.code is None else _shell_code(worker.code),
-                **worker.usage,
-            )
+            status_of(worker, self._place.attempt, served=self._let_go_of)
             for worker in self.workers
         ]
-
-    def _state(self, worker: Worker) -> WorkerState:
-        if worker.code is not None:
-            # Those that serve until the chief is done are ended by signals.
-            served = worker.role.serves and self._let_go_of
-            return "failed" if worker.code and not served else "ended"
-        if worker.arrived:
-            return "waiting"
-        return "running" if worker.started else "starting"
 
     # Watching
 
@@ -264,11 +252,7 @@ def _told(verdict: _Verdict) -> tuple[int, str]:
     worker = verdict.failed[0]
     code = 1 if worker.code is None else worker.code
     error = f": {worker.error}" if worker.error and code > 0 else ""
-    return _shell_code(code), f"{worker.role.name} {_ended(code)}{error}"
-
-
-def _shell_code(code: int) -> int:
-    return 128 - code if code < 0 else code
+    return shell_code(code), f"{worker.role.name} {_ended(code)}{error}"
 
 
 def _names(workers: Iterable[Worker]) -> str:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +25,8 @@ from ignitetf.errors import ClusterReadOnly, ConfigError, ConnectError, IgniteTF
 from ignitetf.jobs.logs import LogWriter
 from ignitetf.jobs.record import Job, WorkerStatus
 from ignitetf.jobs.store import BEAT_S, JobStore, utc_now
-from ignitetf.launch.process import WorkerProcess, worker_command
+from ignitetf.launch.process import WorkerProcess, shell_code, status_of, worker_command
+from ignitetf.launch.recorder import Recorder
 from ignitetf.launch.roles import Role, cluster_environment, roles_of
 from ignitetf.launch.signals import Requests
 
@@ -71,6 +73,11 @@ class _Member:
             ) from error
 
     @property
+    def is_first(self) -> bool:
+        """Whether it is the one that keeps the record of the job."""
+        return self.role.number == 0
+
+    @property
     def trainers(self) -> list[int]:
         """Numbers of the members whose scripts come to an end by themselves."""
         return [role.number for role in self.roles if not role.serves]
@@ -95,7 +102,7 @@ def main() -> None:
     except IgniteTFError as error:
         print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         code = 1
-    raise SystemExit(128 - code if code < 0 else code)
+    raise SystemExit(shell_code(code))
 
 
 def _wait_for_names(addresses: Sequence[str]) -> None:
@@ -124,47 +131,45 @@ class _Pod:
         self._requests = requests
         self._store = JobStore(client)
         self._logs = LogWriter(client.settings, member.job, _ATTEMPT)
-        self._beaten = 0.0
-        self._unrecorded = False
         self._all_arrived = self._all_left = False
 
     def run(self, script: str, arguments: Sequence[str]) -> int:
         """Run the script; return its exit code."""
         member = self._member
-        with self._recording():
+        with contextlib.suppress(ClusterReadOnly):
             self._store.leave(member.job, _ATTEMPT, member.role.number)
-            if member.role.number == 0:
-                self._record(script, arguments)
-        worker = WorkerProcess(member.role, worker_command(script, arguments), member.environment())
+        job = self._job(script, arguments)
+        self._recorder = Recorder(
+            self._store,
+            job,
+            lambda text: print(text, file=sys.stderr, flush=True),
+            create=lambda: self._begin(job),
+            leads=member.is_first,
+        )
         try:
-            code = self._watch(worker)
+            command = worker_command(script, arguments)
+            code = self._run(WorkerProcess(member.role, command, member.environment()))
+            if member.is_first:
+                state = "stopped" if self._requests.stopping else "failed" if code else "ended"
+                self._recorder.change(state=state, exit_code=shell_code(code), ended=utc_now())
         finally:
-            worker.kill()
-            self._show(worker)
-            self._logs.close()
-            worker.close()
-        with self._recording():
-            self._tell(worker)
-            if member.role.number == 0:
-                self._record_end(code)
+            self._recorder.close()
         return code
 
-    @contextlib.contextmanager
-    def _recording(self) -> Iterator[None]:
-        """Go on without the record if the cluster is read-only, and say so once."""
+    def _run(self, worker: WorkerProcess) -> int:
+        worker.started = True  # nobody waits for its start
         try:
-            yield
-        except ClusterReadOnly as error:
-            if not self._unrecorded:
-                print(f"{error}; the job runs without a record", file=sys.stderr, flush=True)
-            self._unrecorded = True
+            return self._watch(worker)
+        finally:
+            worker.kill()
+            self._look(worker)
+            self._logs.close()
+            worker.close()
 
     def _watch(self, worker: WorkerProcess) -> int:
         arrived, left, asked = False, False, 0.0
         while not worker.poll():
-            self._show(worker)
-            with self._recording():
-                self._tell_often(worker)
+            self._look(worker)
             if self._requests.stopping:
                 self._end(worker)
             elif worker.arrived and not arrived:
@@ -183,18 +188,17 @@ class _Pod:
 
     def _arrive(self, worker: WorkerProcess) -> None:
         """Say that this member waits for the others; without a record it cannot."""
-        arrived = False
-        with self._recording():
-            self._store.arrive(self._member.job, _ATTEMPT, self._member.role.number)
-            arrived = True
-        if not arrived:
+        member = self._member
+        try:
+            self._store.arrive(member.job, _ATTEMPT, member.role.number)
+        except ClusterReadOnly:
             # It waits twice for the others, and the first member until they are gone.
-            for _ in range(3 if self._member.role.number == 0 else 2):
+            for _ in range(3 if member.is_first else 2):
                 worker.release()
 
     def _leave(self) -> None:
         """Say that the exit functions of this member have run."""
-        with self._recording():
+        with contextlib.suppress(ClusterReadOnly):
             self._store.arrive(self._member.job, _ATTEMPT, self._member.role.number, "exit")
 
     def _let_go(self, worker: WorkerProcess) -> None:
@@ -213,82 +217,51 @@ class _Pod:
                 self._all_left = True
                 worker.release()
             return
-        if member.role.number != 0:
-            return
-        if not self._store.living_workers(member.job, set(trainers) - {0}):
+        if member.is_first and not self._store.living_workers(member.job, set(trainers) - {0}):
             worker.release()
 
     def _end(self, worker: WorkerProcess) -> None:
         worker.terminate()
         until = time.monotonic() + _GRACE_S
         while not worker.poll() and time.monotonic() < until and not self._requests.hurry:
-            self._show(worker)
+            self._look(worker)
             time.sleep(_STEP_S)
         worker.kill()
 
-    def _show(self, worker: WorkerProcess) -> None:
+    def _look(self, worker: WorkerProcess) -> None:
+        """Show and keep what the script has written, and note how it is."""
         for descriptor in worker.open_pipes:
             for stream, line in worker.read(descriptor):
                 print(line, file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
                 self._logs.write(self._member.role.name, line)
+        self._recorder.statuses([status_of(worker, _ATTEMPT)])
 
     # The record
 
-    def _record(self, script: str, arguments: Sequence[str]) -> None:
+    def _job(self, script: str, arguments: Sequence[str]) -> Job:
         member = self._member
-        servers = sum(role.type == "ps" for role in member.roles)
-        job = Job(
+        return Job(
             id=member.job,
             script=script,
             args=tuple(arguments),
             workers=sum(role.type == "worker" for role in member.roles),
-            ps=servers,
+            ps=sum(role.type == "ps" for role in member.roles),
             data=os.environ.get("IGNITE_DATASET_CACHE_NAME"),
             engine="kubernetes",
-            host=socket.gethostname(),
+            host=platform.node(),
             pid=os.getpid(),
             created=utc_now(),
             state="running",
         )
-        self._store.beat(member.job)
-        self._store.put(job)
 
-    def _record_end(self, code: int) -> None:
-        state = "stopped" if self._requests.stopping else "failed" if code else "ended"
-        exit_code = 128 - code if code < 0 else code
-        self._store.update(self._member.job, state=state, exit_code=exit_code, ended=utc_now())
-        self._store.end_beat(self._member.job)
-
-    def _tell_often(self, worker: WorkerProcess) -> None:
-        if time.monotonic() - self._beaten < BEAT_S:
-            return
-        self._beaten = time.monotonic()
-        self._tell(worker)
-        if self._member.role.number == 0:
-            self._store.beat(self._member.job)
-
-    def _tell(self, worker: WorkerProcess) -> None:
-        if worker.code is not None:
-            state = "failed" if worker.code else "ended"
-        else:
-            state = "waiting" if worker.arrived else "running"
-        self._store.beat_worker(
-            self._member.job,
-            WorkerStatus(
-                worker.role.number,
-                worker.role.name,
-                _ATTEMPT,
-                socket.gethostname(),
-                worker.pid,
-                state,  # type: ignore[arg-type]
-                None
-                if worker.code is None
-                else 128 - worker.code
-                if worker.code < 0
-                else worker.code,
-                **worker.usage,
-            ),
-        )
+    def _begin(self, job: Job) -> None:
+        """Record the job, in place of an earlier process's record, and that this member starts."""
+        role = self._member.role
+        if self._member.is_first:
+            self._store.beat(job.id)
+            self._store.put(job)
+        status = WorkerStatus(role.number, role.name, _ATTEMPT, job.host, 0, "starting")
+        self._store.beat_worker(job.id, status)
 
 
 if __name__ == "__main__":

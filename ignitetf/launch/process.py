@@ -17,11 +17,12 @@ from typing import Any, Final, Protocol
 
 import psutil
 
+from ignitetf.jobs.record import WorkerStatus
 from ignitetf.launch.link import VARIABLE
 from ignitetf.launch.output import Lines
 from ignitetf.launch.roles import Role
 
-__all__ = ["Worker", "WorkerProcess", "worker_command"]
+__all__ = ["Worker", "WorkerProcess", "shell_code", "status_of", "worker_command"]
 
 _READ: Final = 1 << 16
 _TOGETHER: Final = (psutil.CONN_LISTEN, psutil.CONN_ESTABLISHED)
@@ -70,6 +71,33 @@ class Worker(Protocol):
 
     def close(self) -> None:
         """Let go of it."""
+
+
+def status_of(worker: Worker, attempt: int, *, served: bool = False) -> WorkerStatus:
+    """Return how a worker is; `served` if those that serve until the end were let go."""
+    code = worker.code
+    if code is not None:
+        # Those that serve until the chief is done are ended by signals.
+        state = "failed" if code and not (worker.role.serves and served) else "ended"
+    elif worker.arrived:
+        state = "waiting"
+    else:
+        state = "running" if worker.started else "starting"
+    return WorkerStatus(
+        worker.role.number,
+        worker.role.name,
+        attempt,
+        worker.host,
+        worker.pid,
+        state,  # type: ignore[arg-type]
+        None if code is None else shell_code(code),
+        **worker.usage,
+    )
+
+
+def shell_code(code: int) -> int:
+    """Return the exit code that a shell has for a process, also for one that a signal ended."""
+    return 128 - code if code < 0 else code
 
 
 class WorkerProcess:

@@ -1,6 +1,6 @@
 """Keeps a job's record in the cluster up to date, beside the group and without delaying it.
 
-supervisor -> **recorder** (thread) -> ignitetf.jobs.store
+supervisor, pod -> **recorder** (thread) -> ignitetf.jobs.store
 
 What changes is noted here and written by a thread of its own, since a cluster that loses a node
 may answer late. Nothing of the job depends on it: if the cluster does not answer, it is tried again
@@ -33,6 +33,8 @@ class Recorder:
         job: The new job.
         note: Takes messages for the user.
         needed: Whether the job must not begin without a record.
+        create: Makes the first entries; None records a new job.
+        leads: Whether this process is the one that says that the job lives.
 
     Attributes:
         job: The job with all changes, whether or not the cluster has them yet.
@@ -41,12 +43,21 @@ class Recorder:
     """
 
     def __init__(
-        self, store: JobStore, job: Job, note: Callable[[str], None], *, needed: bool = False
+        self,
+        store: JobStore,
+        job: Job,
+        note: Callable[[str], None],
+        *,
+        needed: bool = False,
+        create: Callable[[], None] | None = None,
+        leads: bool = True,
     ) -> None:
         self.stop_by: str | None = None
         self._store = store
         self.job = job
         self._note = note
+        self._make = create
+        self._leads = leads
         self._lock = threading.Lock()
         self._changes: dict[str, Any] = {}
         self._statuses: dict[tuple[int, int], WorkerStatus] = {}
@@ -68,7 +79,10 @@ class Recorder:
         self._thread.start()
 
     def _create(self) -> None:
-        self._store.create(self.job)
+        if self._make is None:
+            self._store.create(self.job)
+        else:
+            self._make()
         self.recorded = True
 
     def change(self, **changes: Any) -> None:
@@ -110,9 +124,9 @@ class Recorder:
                 self._store.beat_worker(self.job.id, status)
             if changes:
                 self._store.update(self.job.id, **changes)
-            if last:
+            if self._leads and last:
                 self._store.end_beat(self.job.id)
-            else:
+            elif self._leads:
                 self._store.beat(self.job.id)
                 self.stop_by = self._store.stop_requested(self.job.id) or self.stop_by
         except (IgniteTFError, OSError) as error:

@@ -1,11 +1,14 @@
 """Training jobs whose cluster is away for a while, or that end while somebody looks."""
 
+import os
+import subprocess
 import sys
 import time
 import uuid
 from pathlib import Path
 
 import pytest
+from helpers.ports import free_port
 
 from ignitetf.fs.store import Store
 from ignitetf.jobs.logs import MOST_BYTES, LogReader, LogWriter
@@ -78,3 +81,40 @@ def test_a_job_that_ends_while_it_is_looked_at_is_not_dead(client, monkeypatch):
             monkeypatch.undo()
             store.remove(job)
         assert (found.state, found.exit_code) == ("ended", 0)
+
+
+def test_a_pod_goes_on_while_the_cluster_is_away(address, client, tmp_path):
+    """Its signs of life can wait: nothing of the script depends on them."""
+    job, script = f"pod-{uuid.uuid4().hex[:6]}", tmp_path / "train.py"
+    script.write_text("import time\nprint('begun', flush=True)\ntime.sleep(6)\nprint('done')\n")
+    with Proxy(address) as proxy:
+        environment = {
+            **os.environ,
+            "IGNITETF_ADDRESS": proxy.address,
+            **{f"IGNITETF_{name}_TIMEOUT": "1" for name in ("CONNECT", "REQUEST", "IDLE")},
+            "IGNITETF_JOB": job,
+            "IGNITETF_GROUP": f"127.0.0.1:{free_port()}",
+            "IGNITETF_COORDINATOR": f"127.0.0.1:{free_port()}",
+            "IGNITETF_PARAMETER_SERVERS": "0",
+            "JOB_COMPLETION_INDEX": "0",
+        }
+        pod = subprocess.Popen(
+            [sys.executable, "-m", "ignitetf.launch.pod", str(script)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert pod.stdout.readline() == "begun\n"
+            proxy.script(Fault(cut_after=0), repeat=True)
+            proxy.cut_all()
+            time.sleep(3)
+            proxy.script()
+            out, err = pod.communicate(timeout=60)
+        finally:
+            pod.kill()
+    assert (pod.returncode, out) == (0, "done\n"), err
+    store = JobStore(client)
+    assert (store.get(job).state, store.workers(job)[0].state) == ("ended", "ended")
+    store.remove(job)
