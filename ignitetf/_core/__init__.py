@@ -69,7 +69,7 @@ class UnitState(enum.IntEnum):
 
 
 class Event(enum.IntEnum):
-    """Why `Lane.run` returns; see lane.c."""
+    """Why `Lane.run` returns; see lane.h."""
 
     DONE = 0
     STOPPED = 1

@@ -168,6 +168,8 @@ int64_t open_end(const Landing *landing, int64_t window);
 
 /* lane.c */
 int add_lane(PyObject *module);
+
+/* values.c */
 int64_t value_end(const Extent *extents, const uint8_t *bytes, int64_t at, int64_t size, int depth);
 
 /* Numbers as they are in the bytes: little endian, at any address. */

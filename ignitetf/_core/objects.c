@@ -1,6 +1,6 @@
 /* Where the objects of a page begin.
  *
- * lane.c (how long a value is) -> this
+ * values.c (how long a value is) -> this
  */
 #include "core.h"
 #include "functions.h"
