@@ -37,14 +37,22 @@ from ignitetf.errors import (
     DataChanged,
     IgniteTFError,
     PartitionLost,
+    SchemaError,
     ServerError,
     ServerOverloaded,
 )
 from ignitetf.net.client import Client
 from ignitetf.net.common import Question
 from ignitetf.net.statements import statement_request
-from ignitetf.tables.catalog import Manifest, manifest_of, manifest_question, read_manifest
-from ignitetf.tables.storage import rows_table
+from ignitetf.tables.catalog import (
+    Manifest,
+    catalog,
+    journal_question,
+    manifest_of,
+    manifest_question,
+    read_manifest,
+)
+from ignitetf.tables.storage import Storage, rows_table
 from ignitetf.wire.answers import NodeEndpoint
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.frames import read_named_sql_page
@@ -112,8 +120,9 @@ class Contents:
 def look_up(client: Client, name: str) -> Opened:
     """Return what the cluster says of a data set, or of the cache with this name."""
     ends = None
-    text, count, nodes, size, told = client.ask(
+    text, journal, count, nodes, size, told = client.ask(
         manifest_question(client, name),
+        journal_question(client, name),
         client.partitions_question(name),
         client.nodes_question,
         client.size_question(name),
@@ -122,6 +131,8 @@ def look_up(client: Client, name: str) -> Opened:
     manifest = manifest_of(client, name, text)
     if manifest is None and count is None:
         return Opened(None, _partitions(client, name), nodes, size, None)
+    if manifest is None and journal is not None:
+        _check_unfinished(client, name, journal)
     while manifest is not None and (not count or manifest.cache != name):
         count = _partitions(client, manifest.cache)
         (size,) = client.ask(client.size_question(manifest.cache))
@@ -138,6 +149,23 @@ def look_up(client: Client, name: str) -> Opened:
         else:
             (ends,) = client.ask(_ends_question(client, manifest.cache))
     return Opened(manifest, count, nodes, size, ends)
+
+
+def _check_unfinished(client: Client, name: str, text: str) -> None:
+    """Say that the first load of a data set has not finished; refuse blocks, which need its end."""
+    layout = None
+    # A damaged journal says nothing about the rows.
+    with contextlib.suppress(SchemaError, KeyError, TypeError, AttributeError):
+        journal = catalog(client).parse(name, text)
+        if journal["cache"] == name:  # not a replacement of a cache that no load of ours made
+            layout = Storage.from_json(journal["options"]).layout
+    hint = "'ignitetf load ... --if-exists resume' continues a load that was interrupted"
+    if layout == "blocks":
+        raise SchemaError(
+            f"the load of {name} has not finished; until then, its blocks cannot be read", hint=hint
+        )
+    if layout is not None:
+        log.warning("the load of %s has not finished: rows may be missing; %s", name, hint)
 
 
 def _partitions(client: Client, cache: str) -> int | None:

@@ -33,6 +33,7 @@ __all__ = [
     "drop_manifest",
     "forget_journal",
     "forget_manifest",
+    "journal_question",
     "list_manifests",
     "manifest_of",
     "manifest_question",
@@ -140,6 +141,11 @@ def read_manifest(client: Client, name: str) -> Manifest | None:
 def manifest_question(client: Client, name: str) -> Question[str | None]:
     """Ask for the text of a data set's manifest, for `manifest_of`."""
     return catalog(client).question(name)
+
+
+def journal_question(client: Client, name: str) -> Question[str | None]:
+    """Ask for the journal of a data set's unfinished load; its text, or None if there is none."""
+    return catalog(client).question(f"{name}{SEPARATOR}journal")
 
 
 def manifest_of(client: Client, name: str, text: str | None) -> Manifest | None:

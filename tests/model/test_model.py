@@ -2,7 +2,7 @@
 
 A few runs in the suite. More, also on three nodes of which one is killed now and then:
 
-    IGNITETF_MODEL_RUNS=2000 IGNITETF_MODEL_SEED=1 pytest -s --timeout=0 tests/model
+    IGNITETF_MODEL_RUNS=2000 IGNITETF_MODEL_SEED=1 pytest -s tests/model
 
 `python tests/model/checker.py ADDRESS` runs it on any cluster.
 """
@@ -22,11 +22,10 @@ from killable import Loaders
 
 from ignitetf.net.client import connect
 
-pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.timeout(300)]
-
 RUNS = int(os.environ.get("IGNITETF_MODEL_RUNS", "6"))
 SEED = int(os.environ.get("IGNITETF_MODEL_SEED", "20240"))
 LONG = "IGNITETF_MODEL_RUNS" in os.environ
+pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.timeout(0 if LONG else 300)]
 _numbers = itertools.count()
 
 

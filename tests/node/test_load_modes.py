@@ -251,6 +251,25 @@ def test_an_interrupted_append_resumes(client, cache_name, layout, noted_often):
     assert manifest.checksum == checksum_of(client, cache_name)
 
 
+@LAYOUTS
+def test_what_a_load_has_not_finished_is_not_taken_for_a_data_set(
+    client, cache_name, layout, noted_often, caplog
+):
+    """Rows that are there are read, with a warning; blocks without their end are refused."""
+    with pytest.raises(KeyboardInterrupt):
+        load_dataset(source(stop_at=1500), cache_name, client=client, layout=layout)
+    if layout == "blocks":
+        with pytest.raises(SchemaError, match="has not finished"):
+            open_rows(cache_name, client=client)
+    else:
+        batches = open_rows(cache_name, client=client).numpy()
+        assert 0 < sum(len(batch["key"]) for batch in batches) < 3000
+        assert "has not finished" in caplog.text
+    caplog.clear()
+    load_dataset(source(), cache_name, client=client, layout=layout, if_exists="resume")
+    assert len(open_rows(cache_name, client=client)) == 3000 and not caplog.text
+
+
 def test_resume_of_a_finished_load_does_nothing_and_of_none_loads(client, cache_name):
     first = load_dataset(arrays(100), cache_name, client=client, if_exists="resume")
     again = load_dataset(arrays(100), cache_name, client=client, if_exists="resume")
