@@ -13,8 +13,8 @@ from ignitetf import Client, connect, open_rows
 from ignitetf.bench.rows import PROFILES, drop_rows, fill_cache, sized
 from ignitetf.bench.turns import in_turn, median_ratio, rows_a_second
 from ignitetf.read.devices import Framework
-from ignitetf.read.plan import OrderName
 from ignitetf.read.rows import EpochRows
+from ignitetf.read.scan_order import OrderName
 from ignitetf.settings import Settings
 from ignitetf.train import device_resident
 

@@ -24,9 +24,9 @@ from ignitetf.read.arguments import order_of
 from ignitetf.read.batches import closing_batches
 from ignitetf.read.blocks import RowOrder
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.plan import WINDOW_BYTES, OrderName, Position, Shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import EpochRows
+from ignitetf.read.scan_order import WINDOW_BYTES, OrderName, Position, Shard
 from ignitetf.wire.checksum import batch_hashes
 from ignitetf.wire.columns import Batch
 from ignitetf.wire.schema import Schema

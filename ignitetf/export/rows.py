@@ -18,9 +18,9 @@ from ignitetf.read.access import key_order_of
 from ignitetf.read.arguments import chosen_partitions, open_reader, order_of
 from ignitetf.read.fields import KEY_AS_STORED
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.plan import WINDOW_BYTES, Position, Shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import EpochRows
+from ignitetf.read.scan_order import WINDOW_BYTES, Position, Shard
 from ignitetf.wire.columns import Batch, Column, Runs, Struct
 from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import Field

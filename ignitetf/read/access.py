@@ -26,9 +26,9 @@ from ignitetf.read.divide import survey
 from ignitetf.read.key_order import KeyOrder, Permutation
 from ignitetf.read.keys import IntegerKeys, Keys, Numbers, ObjectKeys, key_of, keys_of
 from ignitetf.read.lookup import KeyReading
-from ignitetf.read.plan import OrderName, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.reading import statement_batches
+from ignitetf.read.scan_order import OrderName, Shard, whole_argument
 from ignitetf.read.scans import scanned_keys
 from ignitetf.read.selection import Split
 from ignitetf.wire.affinity import partitions_of

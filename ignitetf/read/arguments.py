@@ -18,8 +18,8 @@ from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
 from ignitetf.read.divide import count_rows, survey
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.plan import Even, OrderName, ScanOrder, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.scan_order import Even, OrderName, ScanOrder, Shard, whole_argument
 from ignitetf.settings import Settings
 
 __all__ = [

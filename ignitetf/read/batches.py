@@ -24,8 +24,8 @@ from ignitetf.read.key_order import KeyOrder, Places, StepOrder
 from ignitetf.read.keys import Keys, Numbers
 from ignitetf.read.lookup import KeyReading
 from ignitetf.read.options import PAGE_BYTES
-from ignitetf.read.plan import MOST_PLANNED, Piece, Position, ScanOrder, Shard, Window
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.scan_order import MOST_PLANNED, Piece, Position, ScanOrder, Shard, Window
 from ignitetf.read.scans import Permutation, ScanReading, UnitBatch
 from ignitetf.read.window import (
     MANY_ROWS,

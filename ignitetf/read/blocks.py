@@ -26,8 +26,8 @@ from ignitetf.errors import ConfigError
 from ignitetf.read.key_order import KeyOrder, Permutation, Slices, StepOrder
 from ignitetf.read.keys import IntegerKeys, Numbers, RecordContext
 from ignitetf.read.lookup import KeyReading
-from ignitetf.read.plan import MOST_PLANNED, OrderName, Position, ScanOrder, Shard
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.scan_order import MOST_PLANNED, OrderName, Position, ScanOrder, Shard
 from ignitetf.read.window import Filling, inverse, piece_rows
 from ignitetf.tables.catalog import Manifest
 from ignitetf.wire.blocks import BLOCK_KEY, BlockKeys, block_schema, unpack_blocks

@@ -19,9 +19,9 @@ from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
 from ignitetf.read.fields import choose_fields
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.plan import whole_argument
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.reading import statement_batches
+from ignitetf.read.scan_order import whole_argument
 from ignitetf.read.selection import find_split
 from ignitetf.tables.catalog import Manifest, read_manifest, write_manifest
 from ignitetf.tables.lease import Lease

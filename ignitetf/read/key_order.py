@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
 from ignitetf.read.keys import Keys
-from ignitetf.read.plan import Even, OrderName, Position, Shard
+from ignitetf.read.scan_order import Even, OrderName, Position, Shard
 
 if TYPE_CHECKING:
     from typing import Self

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
 from ignitetf.read.key_order import Permutation, StepOrder
-from ignitetf.read.plan import whole_argument
+from ignitetf.read.scan_order import whole_argument
 
 __all__ = ["MOST_PLACES", "MOST_STEP", "Interleaving", "MixOrder", "Share", "rows_of"]
 

@@ -26,9 +26,9 @@ from ignitetf.read.keys import Numbers
 from ignitetf.read.lookup import KeyReading
 from ignitetf.read.mix_order import MOST_STEP, MixOrder, Share, rows_of
 from ignitetf.read.options import PAGE_BYTES
-from ignitetf.read.plan import Even, Position, Shard, whole_argument
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import EpochRows, Epochs, OrderedRows
+from ignitetf.read.scan_order import Even, Position, Shard, whole_argument
 from ignitetf.read.state import mix_identity_of, mix_placed
 from ignitetf.read.usage import Epoch, counted
 from ignitetf.read.window import Filling, inverse

@@ -21,9 +21,9 @@ from ignitetf.read.arguments import flag, label_of
 from ignitetf.read.blocks import RowOrder
 from ignitetf.read.key_order import KeyOrder
 from ignitetf.read.options import ReadOptions
-from ignitetf.read.plan import Position, Shard
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import EpochRows, open_rows
+from ignitetf.read.scan_order import Position, Shard
 from ignitetf.settings import Settings
 
 __all__ = ["ProcessRows", "label_name", "numbered", "opened", "with_label"]

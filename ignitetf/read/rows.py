@@ -1,6 +1,6 @@
 """The rows of an epoch in order, without TensorFlow.
 
-arguments -> plan + reader -> **rows** -> tf/dataset, train, explore, users of NumPy and Arrow
+arguments -> scan_order + reader -> **rows** -> tf/dataset, train, explore, users of NumPy and Arrow
 
 `EpochRows` defines which rows come in which order; reading never changes it. Each iteration is a
 separate object (`Batches`) that knows how far it has come, so that a state can be taken from it.
@@ -47,7 +47,8 @@ from ignitetf.read.export import (
 )
 from ignitetf.read.key_order import KeyOrder, StepOrder
 from ignitetf.read.options import NullPolicy, ReadOptions
-from ignitetf.read.plan import (
+from ignitetf.read.reader import CacheReader
+from ignitetf.read.scan_order import (
     MOST_ROWS,
     WINDOW_BYTES,
     Even,
@@ -57,7 +58,6 @@ from ignitetf.read.plan import (
     Shard,
     whole_argument,
 )
-from ignitetf.read.reader import CacheReader
 from ignitetf.read.state import identity_of, placed
 from ignitetf.read.usage import Epoch, counted
 from ignitetf.read.window import piece_rows

@@ -1,6 +1,6 @@
 """The state of a training as JSON, and the check that it belongs to this way of reading.
 
-plan -> **state** -> rows
+scan_order -> **state** -> rows
 
 A state names a place in an order of rows, and everything that this order depends on. It is refused
 if the current way of reading has another order. One estimate, the bytes of a row of a cache without
@@ -22,8 +22,8 @@ from ignitetf.errors import ConfigError, DataChanged
 from ignitetf.read.blocks import BlockOrder, RowOrder
 from ignitetf.read.key_order import KeyOrder, StepOrder
 from ignitetf.read.mix_order import MixOrder
-from ignitetf.read.plan import Position, ScanOrder, Shard
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.scan_order import Position, ScanOrder, Shard
 from ignitetf.wire.requests import encode_parameter
 
 __all__ = ["identity_of", "mix_identity_of", "mix_placed", "placed"]

@@ -25,9 +25,9 @@ from ignitetf.read.arguments import flag
 from ignitetf.read.batches import cut_batches, join_batches, read_places
 from ignitetf.read.blocks import BlockOrder
 from ignitetf.read.key_order import KeyOrder
-from ignitetf.read.plan import Position, Shard, whole_argument
 from ignitetf.read.process_rows import ProcessRows, label_name, opened, with_label
 from ignitetf.read.rows import EpochRows
+from ignitetf.read.scan_order import Position, Shard, whole_argument
 from ignitetf.torch.tensors import records_of, tensors_of
 from ignitetf.wire.columns import Batch, concat
 

@@ -13,9 +13,9 @@ from ignitetf.errors import ConfigError, DataChanged, MissingExtra, OutOfRange
 from ignitetf.read.arguments import flag
 from ignitetf.read.export import count_of
 from ignitetf.read.key_order import KeyOrder
-from ignitetf.read.plan import Shard, whole_argument
 from ignitetf.read.process_rows import ProcessRows, label_name, opened, with_label
 from ignitetf.read.rows import EpochRows
+from ignitetf.read.scan_order import Shard, whole_argument
 
 try:
     import keras

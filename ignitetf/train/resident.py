@@ -17,8 +17,8 @@ from ignitetf.read.arguments import flag
 from ignitetf.read.devices import Device, Framework, check_dense, device_of
 from ignitetf.read.export import Node, StructNode
 from ignitetf.read.key_order import StepOrder
-from ignitetf.read.plan import whole_argument
 from ignitetf.read.rows import EpochRows, Epochs
+from ignitetf.read.scan_order import whole_argument
 from ignitetf.train.row_numbers import RowNumbers, check_size
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.columns import Batch, Column

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError
 from ignitetf.read.batches import read_rows
 from ignitetf.read.key_order import StepOrder
-from ignitetf.read.plan import Position, Shard, Window
 from ignitetf.read.rows import EpochRows
+from ignitetf.read.scan_order import Position, Shard, Window
 from ignitetf.wire.columns import Batch
 
 __all__ = ["RowNumbers", "check_size"]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.plan import Position
+from ignitetf.read.scan_order import Position
 from ignitetf.read.tf.dataset import IgniteDataset
 from ignitetf.read.tf.tensors import counted, rebatched
 from ignitetf.train.row_numbers import RowNumbers, check_size

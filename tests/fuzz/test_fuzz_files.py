@@ -255,7 +255,7 @@ def test_statements():
 
 def test_states_of_datasets():
     """`IgniteDataset.resume` with any JSON: refused, or a position within the epoch."""
-    from ignitetf.read.plan import Position, ScanOrder, Shard
+    from ignitetf.read.scan_order import Position, ScanOrder, Shard
 
     order = ScanOrder((0, 1, 2), (5, 0, 7), 8.0, seed=1)
     good = {"epoch": 1, "chain": [[1, 3], [2, 2]], "rows": 12}

@@ -15,7 +15,7 @@ from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.net.client import connect
 from ignitetf.node import Node
-from ignitetf.read.plan import Position
+from ignitetf.read.scan_order import Position
 from ignitetf.tables.removal import drop_cache
 
 pytestmark = pytest.mark.node

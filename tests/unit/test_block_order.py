@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ignitetf.errors import ConfigError
 from ignitetf.read.blocks import BlockOrder, StoredBlocks
 from ignitetf.read.keys import IntegerKeys
-from ignitetf.read.plan import Position, Shard
+from ignitetf.read.scan_order import Position, Shard
 from ignitetf.tables.catalog import Manifest
 from ignitetf.tables.storage import LoadFacts
 from ignitetf.wire.affinity import partitions_of

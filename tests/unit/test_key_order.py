@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ignitetf.errors import ConfigError
 from ignitetf.read.key_order import KeyOrder, Slices
 from ignitetf.read.keys import IntegerKeys
-from ignitetf.read.plan import Position, Shard
+from ignitetf.read.scan_order import Position, Shard
 from ignitetf.wire.blocks import BLOCK_KEY
 from ignitetf.wire.schema import Schema
 

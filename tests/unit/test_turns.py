@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignitetf.read.key_order import Slices, Turns
-from ignitetf.read.plan import Shard
+from ignitetf.read.scan_order import Shard
 
 SLICES = st.tuples(
     st.integers(0, 70), st.integers(0, 70), st.integers(1, 4), st.integers(1, 5), st.integers(1, 3)

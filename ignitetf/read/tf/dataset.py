@@ -27,8 +27,8 @@ from ignitetf.read.arguments import (
 from ignitetf.read.batches import join_batches
 from ignitetf.read.key_order import StepOrder
 from ignitetf.read.options import NullPolicy
-from ignitetf.read.plan import WINDOW_BYTES, Even, OrderName, whole_argument
 from ignitetf.read.rows import EpochRows, Epochs, open_rows
+from ignitetf.read.scan_order import WINDOW_BYTES, Even, OrderName, whole_argument
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.iteration import OwnDataset, Steps, for_tensorflow
 from ignitetf.read.tf.tensors import (

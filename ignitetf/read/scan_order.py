@@ -1,6 +1,6 @@
 """Which rows are read in which order: shards, epochs, shuffling and positions.
 
-**plan** -> batches -> rows
+**scan_order** -> batches -> rows
 
 An epoch of a shard is a fixed sequence of rows, determined by the data, the seed and the epoch
 number. Partitions are dealt out to the shards once, by size, and never change shard. Without a

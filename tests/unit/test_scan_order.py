@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ignitetf.errors import ConfigError
-from ignitetf.read.plan import Position, ScanOrder, Shard, whole, whole_argument
+from ignitetf.read.scan_order import Position, ScanOrder, Shard, whole, whole_argument
 
 counts = st.lists(st.integers(0, 9), min_size=1, max_size=12).map(tuple)
 workers = st.integers(1, 5)
