@@ -5,6 +5,7 @@ client, results, sql_arrays -> **cursor** -> users of PEP 249
 
 from __future__ import annotations
 
+import importlib
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -327,7 +328,7 @@ class Cursor:
             DataError: A column has values of several types, or more digits than Arrow holds.
         """
         with pep_249():
-            pa = MissingExtra.module("pyarrow", "fetch_arrow_table()", "arrow")
+            pa = MissingExtra.module("pyarrow", "Arrow tables and frames need pyarrow", "arrow")
         names, pages = self._whole()
         with pep_249():
             columns = [joined_arrow(pa, [p[i] for p in pages]) for i in range(len(names))]
@@ -337,8 +338,15 @@ class Cursor:
         """Return all rows that are left as a `pandas.DataFrame`, made from an Arrow table.
 
         Raises:
+            InterfaceError: pandas is not installed; or as of `fetch_arrow_table`.
             DataError: A day is outside the years 1 to 9999; or as of `fetch_arrow_table`.
         """
+        try:
+            importlib.import_module("pandas")
+        except ImportError as error:
+            raise InterfaceError(
+                f"fetch_df() needs pandas: {error}", hint="pip install pandas"
+            ) from error
         table = self.fetch_arrow_table()
         try:
             return table.to_pandas()

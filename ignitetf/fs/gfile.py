@@ -25,6 +25,7 @@ from typing import Any, Final
 from ignitetf._core import LIBRARY
 from ignitetf._core._native import connect_igfs, shut_igfs
 from ignitetf._core.tensorflow import library_in
+from ignitetf.errors import MissingExtra
 from ignitetf.fs import keras_guard
 from ignitetf.fs.handles import Handles, require_linux, told
 from ignitetf.fs.path import NativeIOUnavailable
@@ -57,14 +58,18 @@ def register() -> None:
 
     Raises:
         NativeIOUnavailable: The native part is not available on this machine.
+        MissingExtra: TensorFlow is not installed.
     """
     if _registered:
         return
     require_linux()
     # Exit handlers run in reverse order: registered before TensorFlow's, ours runs after them.
     atexit.register(_at_exit)
-    import tensorflow as tf
-
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        atexit.unregister(_at_exit)
+        raise MissingExtra.of("igfs:// in TensorFlow needs it", "tensorflow", error) from error
     if _SCHEME in _schemes(tf):
         atexit.unregister(_at_exit)
         raise NativeIOUnavailable("another plugin has registered igfs:// with TensorFlow")

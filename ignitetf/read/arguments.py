@@ -43,12 +43,16 @@ __all__ = [
 ]
 
 DEFAULT_HOST, DEFAULT_PORT = "localhost", 10800
+# What IGNITE_DATASET_LOCAL may say.
+_TRUTH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
+    ("", "0", "false", "no", "off"), False
+)
 _LABELS = ("label", "class", "target", "y")
 
 
 def with_environment(**given: Any) -> dict[str, Any]:
     """Return the arguments, overridden by any `IGNITE_DATASET_*` variables."""
-    for name, value in given.items():
+    for name in given:
         text = os.environ.get(f"IGNITE_DATASET_{name.upper()}")
         if text is None:
             continue
@@ -56,20 +60,32 @@ def with_environment(**given: Any) -> dict[str, Any]:
             if name in ("port", "part", "page_size"):
                 given[name] = int(text)
             elif name == "local":
-                given[name] = text.strip().lower() in ("1", "true", "yes", "on")
+                given[name] = _TRUTH[text.strip().lower()]
             else:
                 given[name] = text
-        except ValueError as error:
-            raise ConfigError(f"IGNITE_DATASET_{name.upper()}={text!r} is no number") from error
-        del value
+        except (ValueError, KeyError) as error:
+            wanted = "true or false" if name == "local" else "a number"
+            raise ConfigError(
+                f"IGNITE_DATASET_{name.upper()}={text!r} is not {wanted}",
+                hint="the variable overrides the argument; change it, or unset it",
+            ) from error
     return given
 
 
 def settings_of(
     given: dict[str, Any], addresses: Sequence[str] | None, ca: str | None, tls: bool | None
 ) -> Settings:
-    """Build connection settings from the arguments; a missing address is resolved as usual."""
+    """Build connection settings from the arguments; a missing address is resolved as usual.
+
+    Raises:
+        ConfigError: The host has a port in it, or the settings do not fit together.
+    """
     host, port = given["host"], given["port"]
+    if host.count(":") == 1:
+        raise ConfigError(
+            f"host={host!r} is a host and a port",
+            hint=f"give host= and port=, or addresses=[{host!r}]",
+        )
     address = None
     if addresses is None and (host, port) != (DEFAULT_HOST, DEFAULT_PORT):
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -6,7 +6,12 @@ What SQLAlchemy can do with Ignite, and what it cannot: docs/sqlalchemy.md.
 
 from __future__ import annotations
 
-from sqlalchemy.dialects import registry
+from ignitetf.errors import MissingExtra
+
+try:
+    from sqlalchemy.dialects import registry
+except ImportError as error:
+    raise MissingExtra.of("ignitetf.sqlalchemy needs SQLAlchemy", "sqlalchemy", error) from error
 
 from ignitetf.sqlalchemy.compiler import Merge, merge
 from ignitetf.sqlalchemy.dialect import IgniteDialect

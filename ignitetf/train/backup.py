@@ -18,9 +18,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any, Final, Literal
 
-import tensorflow as tf
-
-from ignitetf.errors import ConfigError
+from ignitetf.errors import ConfigError, MissingExtra
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.dataset import IgniteDataset
 from ignitetf.read.tf.iteration import Steps
@@ -31,6 +29,11 @@ from ignitetf.train.checkpoint import (
     variables_of,
 )
 from ignitetf.train.step_rows import StepRows
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
 
 __all__ = ["BackupAndRestore"]
 

@@ -14,7 +14,12 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-import tensorflow as tf
+from ignitetf.errors import MissingExtra
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
 
 __all__ = ["BackgroundCheckpoint", "is_unfinished", "remove_entries", "variables_of"]
 

@@ -9,15 +9,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
-from ignitetf.errors import ConfigError
+from ignitetf.errors import ConfigError, MissingExtra
 from ignitetf.read.scan_order import Position
 from ignitetf.read.tf.dataset import IgniteDataset
 from ignitetf.read.tf.tensors import counted, rebatched
 from ignitetf.train.row_numbers import RowNumbers, check_size
 from ignitetf.wire.buffers import BufferPool
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
 
 __all__ = ["DeviceResident"]
 

@@ -5,6 +5,7 @@ import decimal
 import gc
 import os
 import random
+import sys
 import threading
 import time
 import uuid
@@ -485,3 +486,18 @@ def test_a_statement_with_half_a_character_is_refused(connection):
     with pytest.raises(dbapi.ProgrammingError, match="surrogate"):
         connection.execute("SELECT '\ud800'")
     assert connection.execute("SELECT 1").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("take", "package"),
+    [("fetch_df", "pandas"), ("fetch_df", "pyarrow"), ("fetch_arrow_table", "pyarrow"),
+     ("__arrow_c_stream__", "pyarrow")],
+)  # fmt: skip
+def test_without_a_package_the_rows_are_still_there(connection, monkeypatch, take, package):
+    cursor = connection.execute("SELECT X FROM SYSTEM_RANGE(1, 3)")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, package, None)
+        with pytest.raises(dbapi.InterfaceError, match=package) as caught:
+            getattr(cursor, take)()
+    assert "pip install" in caught.value.hint
+    assert cursor.fetchall() == [(1,), (2,), (3,)]

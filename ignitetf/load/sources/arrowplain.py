@@ -42,7 +42,7 @@ def import_pyarrow(what: str) -> Any:
     Raises:
         MissingExtra: It is not installed.
     """
-    return MissingExtra.module("pyarrow", f"{what} are read through pyarrow", "arrow")
+    return MissingExtra.module("pyarrow", f"{what} need pyarrow", "arrow")
 
 
 def refusal(name: str, what: object, hint: str | None = None) -> SourceError:

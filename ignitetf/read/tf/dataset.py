@@ -14,9 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import tensorflow as tf
-
-from ignitetf.errors import ConfigError, IgniteTFError
+from ignitetf.errors import ConfigError, IgniteTFError, MissingExtra
 from ignitetf.read.arguments import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -43,6 +41,11 @@ from ignitetf.read.tf.tensors import (
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.columns import Batch
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
 
 __all__ = ["IgniteDataset"]
 

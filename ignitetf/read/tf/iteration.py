@@ -19,9 +19,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NoReturn
 
-import tensorflow as tf
+from ignitetf.errors import ConfigError, IgniteTFError, MissingExtra
 
-from ignitetf.errors import ConfigError, IgniteTFError
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
 
 __all__ = ["OwnDataset", "Steps", "for_tensorflow", "own_errors"]
 

@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import tensorflow as tf
 
 from ignitetf._core._native import register_strings
 from ignitetf._core.tensorflow import library_in
-from ignitetf.errors import IgniteTFError
+from ignitetf.errors import IgniteTFError, MissingExtra
 from ignitetf.read.arguments import label_of
 from ignitetf.read.export import (
     DenseNode,
@@ -46,6 +45,11 @@ from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.iteration import Steps, for_tensorflow
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool, address_of
 from ignitetf.wire.columns import Batch
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
 
 __all__ = [
     "EagerElements",
