@@ -131,7 +131,8 @@ class _Pod:
         self._requests = requests
         self._store = JobStore(client)
         self._logs = LogWriter(client.settings, member.job, _ATTEMPT)
-        self._all_arrived = self._all_left = False
+        self._patience_s = client.settings.idle_timeout_s
+        self._arrived = self._left = self._all_arrived = self._all_left = False
 
     def run(self, script: str, arguments: Sequence[str]) -> int:
         """Run the script; return its exit code."""
@@ -167,24 +168,35 @@ class _Pod:
             worker.close()
 
     def _watch(self, worker: WorkerProcess) -> int:
-        arrived, left, asked = False, False, 0.0
+        due, failing_since = 0.0, None
         while not worker.poll():
             self._look(worker)
+            now = time.monotonic()
             if self._requests.stopping:
                 self._end(worker)
-            elif worker.arrived and not arrived:
-                arrived = True
-                self._arrive(worker)
-            elif worker.left and not left:
-                self._leave()
-                left = True
-            elif arrived and time.monotonic() - asked > BEAT_S:
-                asked = time.monotonic()
-                self._let_go(worker)
+            elif worker.arrived and now > due:
+                due = now + BEAT_S
+                try:
+                    self._meet(worker)
+                    failing_since = None
+                except IgniteTFError:
+                    failing_since = failing_since or now
+                    if now - failing_since > self._patience_s:
+                        raise
             time.sleep(_STEP_S)
-        if arrived and not left:
-            self._leave()
+        with contextlib.suppress(IgniteTFError):
+            if self._arrived and not self._left:
+                self._leave()
         return 0 if worker.code is None else worker.code
+
+    def _meet(self, worker: WorkerProcess) -> None:
+        """Say how far this member is, or look how far the others are."""
+        if not self._arrived:
+            self._arrive(worker)
+        elif worker.left and not self._left:
+            self._leave()
+        else:
+            self._let_go(worker)
 
     def _arrive(self, worker: WorkerProcess) -> None:
         """Say that this member waits for the others; without a record it cannot."""
@@ -195,11 +207,13 @@ class _Pod:
             # It waits twice for the others, and the first member until they are gone.
             for _ in range(3 if member.is_first else 2):
                 worker.release()
+        self._arrived = True
 
     def _leave(self) -> None:
         """Say that the exit functions of this member have run."""
         with contextlib.suppress(ClusterReadOnly):
             self._store.arrive(self._member.job, _ATTEMPT, self._member.role.number, "exit")
+        self._left = True
 
     def _let_go(self, worker: WorkerProcess) -> None:
         """Tell the script when all have arrived, and left; the first's when the others are gone."""

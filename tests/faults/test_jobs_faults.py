@@ -83,15 +83,20 @@ def test_a_job_that_ends_while_it_is_looked_at_is_not_dead(client, monkeypatch):
         assert (found.state, found.exit_code) == ("ended", 0)
 
 
-def test_a_pod_goes_on_while_the_cluster_is_away(address, client, tmp_path):
-    """Its signs of life can wait: nothing of the script depends on them."""
+@pytest.mark.parametrize("seconds", [6, 2])
+def test_a_pod_goes_on_while_the_cluster_is_away(address, client, tmp_path, seconds):
+    """Its signs of life can wait, and so can the end of its script."""
     job, script = f"pod-{uuid.uuid4().hex[:6]}", tmp_path / "train.py"
-    script.write_text("import time\nprint('begun', flush=True)\ntime.sleep(6)\nprint('done')\n")
+    script.write_text(
+        f"import time\nprint('begun', flush=True)\ntime.sleep({seconds})\nprint('done')\n"
+    )
     with Proxy(address) as proxy:
         environment = {
             **os.environ,
             "IGNITETF_ADDRESS": proxy.address,
-            **{f"IGNITETF_{name}_TIMEOUT": "1" for name in ("CONNECT", "REQUEST", "IDLE")},
+            "IGNITETF_CONNECT_TIMEOUT": "1",
+            "IGNITETF_REQUEST_TIMEOUT": "1",
+            "IGNITETF_IDLE_TIMEOUT": "8",
             "IGNITETF_JOB": job,
             "IGNITETF_GROUP": f"127.0.0.1:{free_port()}",
             "IGNITETF_COORDINATOR": f"127.0.0.1:{free_port()}",
