@@ -1,6 +1,6 @@
 """SQL of Ignite from SQLAlchemy's expressions, and `merge`: rows that replace those of their keys.
 
-hidden -> **compiler** -> dialect
+ddl -> **compiler** -> dialect
 
 Source: H2 1.4.197, `Parser`, and Apache Ignite 2.17.0, which refuses `LIKE ... ESCAPE`, recursive
 CTEs and `FOR UPDATE`.
@@ -17,7 +17,7 @@ from sqlalchemy.sql.compiler import IdentifierPreparer, SQLCompiler
 from sqlalchemy.sql.dml import Insert
 from sqlalchemy.sql.elements import BindParameter
 
-from ignitetf.sqlalchemy.hidden import KEY, has_hidden_key
+from ignitetf.sqlalchemy.ddl import KEY, has_hidden_key
 from ignitetf.sqlalchemy.versions import autoincrement_column
 
 __all__ = ["IgniteCompiler", "IgnitePreparer", "Merge", "merge"]

@@ -1,6 +1,10 @@
-"""DDL of Ignite: tables with its WITH options, indexes, types.
+"""DDL of Ignite: tables with its WITH options and hidden columns, indexes, types.
 
-hidden, types -> **ddl** -> dialect
+types -> **ddl** -> compiler, reflection, dialect
+
+A table of Ignite has a primary key, and a further column. One that is made here without a key gets
+`KEY`, a random UUID for each row, which inserts fill; one of keys alone gets `VALUE`, which stays
+null. Reflection leaves both out, so that what was reflected can be made, and written, again.
 """
 
 from __future__ import annotations
@@ -10,9 +14,18 @@ from typing import Any, Final
 from sqlalchemy import Index, Table, exc, util
 from sqlalchemy.sql.compiler import DDLCompiler, GenericTypeCompiler
 
-from ignitetf.sqlalchemy.hidden import KEY, VALUE, has_hidden_key, has_hidden_value
+__all__ = [
+    "CONSTRUCT_ARGUMENTS",
+    "HIDDEN",
+    "KEY",
+    "IgniteDDLCompiler",
+    "IgniteTypeCompiler",
+    "has_hidden_key",
+]
 
-__all__ = ["CONSTRUCT_ARGUMENTS", "IgniteDDLCompiler", "IgniteTypeCompiler"]
+KEY: Final = "ignitetf_row_key"
+VALUE: Final = "ignitetf_row_value"
+HIDDEN: Final = frozenset((KEY.upper(), VALUE.upper()))
 
 # Options of CREATE TABLE, as `ignite_NAME` of a Table.
 _WITH: Final = (
@@ -37,6 +50,16 @@ CONSTRUCT_ARGUMENTS: Final = [
     (Table, dict.fromkeys(_WITH)),
     (Index, {"inline_size": None, "parallel": None}),
 ]
+
+
+def has_hidden_key(table: Any) -> bool:
+    """Whether a `Table` has no primary key of its own."""
+    return not table.primary_key.columns
+
+
+def has_hidden_value(table: Any) -> bool:
+    """Whether all columns of a `Table` are in its primary key."""
+    return bool(table.columns) and all(column.primary_key for column in table.columns)
 
 
 class IgniteDDLCompiler(DDLCompiler):  # type: ignore[misc]

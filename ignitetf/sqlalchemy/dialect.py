@@ -10,7 +10,7 @@ import difflib
 from types import ModuleType
 from typing import Any, Final
 
-from sqlalchemy import exc, text
+from sqlalchemy import Column, MetaData, String, Table, exc, text
 from sqlalchemy.engine.default import DefaultDialect
 
 from ignitetf.errors import ConnectError
@@ -18,7 +18,6 @@ from ignitetf.post_import import when_imported
 from ignitetf.settings import Settings
 from ignitetf.sqlalchemy.compiler import IgniteCompiler, IgnitePreparer
 from ignitetf.sqlalchemy.ddl import CONSTRUCT_ARGUMENTS, IgniteDDLCompiler, IgniteTypeCompiler
-from ignitetf.sqlalchemy.migrations import add_implementation
 from ignitetf.sqlalchemy.reflection import IgniteInspector, Reflection
 from ignitetf.sqlalchemy.types import COLSPECS
 from ignitetf.sqlalchemy.versions import is_old
@@ -26,7 +25,7 @@ from ignitetf.sqlalchemy.versions import is_old
 __all__ = ["IgniteDialect"]
 
 # Alembic looks for the dialect among the classes that it knows, but for no entry point.
-when_imported("alembic.ddl.impl", lambda module: add_implementation(module))
+when_imported("alembic.ddl.impl", lambda module: _add_implementation(module))
 
 _AUTOCOMMIT: Final = "AUTOCOMMIT"
 
@@ -221,3 +220,23 @@ def _value(name: str, text: str) -> Any:
         kind = "true or false" if name in _FLAGS else "a number"
         raise exc.ArgumentError(f"option {name} of the URL is {text!r}, not {kind}") from None
     return text
+
+
+def _add_implementation(module: ModuleType) -> None:
+    """Tell Alembic, whose module `alembic.ddl.impl` this is, how to migrate Apache Ignite."""
+
+    class IgniteImpl(module.DefaultImpl):  # type: ignore[misc, name-defined]
+        # Alembic registers the class by this.
+        __dialect__ = "ignite"
+        transactional_ddl = False
+
+        def version_table_impl(
+            self, *, version_table: str, version_table_schema: str | None, **kwargs: Any
+        ) -> Any:
+            """Return the table of the version; not as a key, which Ignite does not change."""
+            return Table(
+                version_table,
+                MetaData(),
+                Column("version_num", String(32), nullable=False),
+                schema=version_table_schema,
+            )

@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy import exc, text
 from sqlalchemy.engine.reflection import Inspector
 
-from ignitetf.sqlalchemy.hidden import HIDDEN
+from ignitetf.sqlalchemy.ddl import HIDDEN
 from ignitetf.sqlalchemy.types import of_java, of_result
 from ignitetf.sqlalchemy.versions import cached
 
@@ -72,33 +72,20 @@ class Reflection:
         statement = "SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = :s ORDER BY 1"
         return self._normalized(connection, statement, s=self._schema(connection, schema))
 
-    @cached
-    def get_materialized_view_names(
-        self, connection: Any, schema: str | None = None, **kw: Any
-    ) -> list[str]:
-        """Return none: Ignite has no materialized views."""
-        return []
-
-    @cached
     def get_sequence_names(
         self, connection: Any, schema: str | None = None, **kw: Any
     ) -> list[str]:
-        """Return none: Ignite's SQL has no sequences."""
+        """Return none: Ignite has no sequences, temporary tables or views, or materialized views."""
         return []
+
+    get_temp_table_names = get_temp_view_names = get_sequence_names
+    get_materialized_view_names = get_sequence_names
 
     def has_sequence(
         self, connection: Any, sequence_name: str, schema: str | None = None, **kw: Any
     ) -> bool:
         """Return False: Ignite's SQL has no sequences."""
         return False
-
-    def get_temp_table_names(self, connection: Any, **kw: Any) -> list[str]:
-        """Return none: Ignite has no temporary tables."""
-        return []
-
-    def get_temp_view_names(self, connection: Any, **kw: Any) -> list[str]:
-        """Return none: Ignite has no temporary views."""
-        return []
 
     @cached
     def has_table(
@@ -219,23 +206,11 @@ class Reflection:
     def get_foreign_keys(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Return none: Ignite has no foreign keys."""
+        """Return none: Ignite has no constraints but the primary key."""
         self._require(connection, table_name, schema)
         return []
 
-    def get_unique_constraints(
-        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
-    ) -> list[Any]:
-        """Return none: Ignite has no unique constraints."""
-        self._require(connection, table_name, schema)
-        return []
-
-    def get_check_constraints(
-        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
-    ) -> list[Any]:
-        """Return none: Ignite has no checks."""
-        self._require(connection, table_name, schema)
-        return []
+    get_unique_constraints = get_check_constraints = get_foreign_keys
 
     @cached
     def get_table_comment(

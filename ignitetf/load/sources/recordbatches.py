@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from ignitetf.load.sources.arrow import arrow_column, marked_field
 from ignitetf.load.sources.arrowplain import import_pyarrow, plain_array, refusal, uuid_field
 from ignitetf.load.sources.base import Source, keys_of, rows_per_batch
 from ignitetf.load.sources.location import ChainSource, Place, digest, files_at, one_line, reading
-from ignitetf.load.sources.producers import unsaid_columns
 from ignitetf.load.sources.tabular import Table
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch, Column
@@ -306,7 +305,7 @@ class StreamSource(_ArrowTable):
         self._value = value
         self.resumable = hasattr(value, "__len__")
         self.rows = len(value) if self.resumable else None
-        for column, what, hint in unsaid_columns(value):
+        for column, what, hint in _unsaid_columns(value):
             raise refusal(column, what, hint)
         with reading(self.place.name, _STREAM_HINT):
             self._reader: Any = pa.RecordBatchReader.from_stream(value)
@@ -376,7 +375,7 @@ def arrow_columns(columns: Mapping[str, Any]) -> Any:
     arrays = {}
     for name, value in columns.items():
         frame = value.to_frame() if hasattr(value, "to_frame") else None
-        for _, what, hint in unsaid_columns(frame):
+        for _, what, hint in _unsaid_columns(frame):
             raise refusal(name, what, hint)
         if not isinstance(value, (pa.Array, pa.ChunkedArray)):
             value = pa.chunked_array(value)
@@ -399,3 +398,53 @@ def stream(
         SourceError: It has columns that Ignite cannot store, or is no stream of rows.
     """
     return StreamSource(location, key=key, bad_records=bad_records)
+
+
+# Columns of other libraries that reach Arrow as something else, so that Arrow cannot tell: Polars
+# gives the addresses of Python objects as bytes; DuckDB gives the inner form of BIT as bytes, a time
+# without its zone, and large unsigned numbers as negative ones. Their own types say so.
+
+# By library: types as it calls them, and how to convert them before.
+_UNSAID: Final[Mapping[str, Mapping[str, str]]] = {
+    "polars": {
+        "Object": "convert it to a type of Polars: map_elements(..., return_dtype=pl.String)",
+        "Int128": "convert it before: cast(pl.Decimal(38, 0)), or cast(pl.String)",
+        "UInt128": "convert it before: cast(pl.Decimal(38, 0)), or cast(pl.String)",
+    },
+    "duckdb": {
+        "bit": "convert it in the SELECT: CAST(... AS VARCHAR)",
+        "time with time zone": "convert it in the SELECT: CAST(... AS VARCHAR), or AS TIME",
+        "uhugeint": "convert it in the SELECT: CAST(... AS DECIMAL(38, 0)), or AS VARCHAR",
+    },
+}
+
+
+def _unsaid_columns(value: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield name, type and a hint for each column whose values Arrow has in another meaning."""
+    library = type(value).__module__.partition(".")[0].lstrip("_")
+    known = _UNSAID.get(library)
+    types = getattr(value, "types" if library == "duckdb" else "dtypes", None)
+    if known is None or types is None:
+        return
+    for name, kind in zip(value.columns, types, strict=True):
+        for part in _parts_of_type(kind):
+            if (word := _type_word(part)) in known:
+                yield name, str(kind), known[word]
+                break
+
+
+def _parts_of_type(kind: Any) -> Iterator[Any]:
+    """Yield a type and all types inside it."""
+    yield kind
+    inside: Iterable[Any] = ()
+    if hasattr(kind, "base_type"):  # Polars: an inner type, or fields
+        inner = getattr(kind, "inner", None)
+        inside = [inner] if inner is not None else [f.dtype for f in getattr(kind, "fields", ())]
+    elif _type_word(kind) in ("list", "array", "struct", "map", "union"):
+        inside = [part for _, part in kind.children if hasattr(part, "id")]
+    for part in inside:
+        yield from _parts_of_type(part)
+
+
+def _type_word(kind: Any) -> str:
+    return str(kind.base_type().__name__ if hasattr(kind, "base_type") else kind.id)
