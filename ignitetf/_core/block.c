@@ -1,8 +1,22 @@
 /* Memory for columns. Fresh pages cost more than the copy into them, so blocks are used again. */
 #include "core.h"
 
+/* Of all pools, and of what layouts learn. A fork waits for it: in the child, the thread that held a
+ * lock would be missing, and whoever frees or reads something there would wait for ever. */
+static pthread_mutex_t shared = PTHREAD_MUTEX_INITIALIZER;
+
+void hold_shared(void) { pthread_mutex_lock(&shared); }
+
+void release_shared(void) { pthread_mutex_unlock(&shared); }
+
+int begin_shared(void) {
+  static int begun;
+  if (begun) return 0;
+  begun = 1;
+  return pthread_atfork(hold_shared, release_shared, release_shared);
+}
+
 void pool_begin(Pool *pool, int64_t most_idle) {
-  pthread_mutex_init(&pool->lock, NULL);
   pool->idle = NULL;
   pool->idle_bytes = 0;
   pool->most_idle = most_idle;
@@ -19,7 +33,6 @@ void pool_end(Pool *pool) {
     pool->idle = block->next;
     block_free(block);
   }
-  pthread_mutex_destroy(&pool->lock);
 }
 
 /* Sizes are rounded up by at most a quarter, so that blocks fit again. */
@@ -32,7 +45,7 @@ static int64_t rounded(int64_t size) {
 /* Returns a block of at least `size` bytes, whose content is not defined; NULL without memory. */
 Block *block_take(Pool *pool, int64_t size) {
   size = rounded(size > 0 ? size : 1);
-  pthread_mutex_lock(&pool->lock);
+  hold_shared();
   Block **at = &pool->idle;
   while (*at && ((*at)->size < size || (*at)->size > 2 * size)) at = &(*at)->next;
   Block *block = *at;
@@ -40,7 +53,7 @@ Block *block_take(Pool *pool, int64_t size) {
     *at = block->next;
     pool->idle_bytes -= block->size;
   }
-  pthread_mutex_unlock(&pool->lock);
+  release_shared();
   if (block) return block;
   block = malloc(sizeof *block);
   if (!block) return NULL;
@@ -56,13 +69,13 @@ Block *block_take(Pool *pool, int64_t size) {
 }
 
 void block_give(Pool *pool, Block *block) {
-  pthread_mutex_lock(&pool->lock);
+  hold_shared();
   int keep = pool->idle_bytes + block->size <= pool->most_idle;
   if (keep) {
     block->next = pool->idle;
     pool->idle = block;
     pool->idle_bytes += block->size;
   }
-  pthread_mutex_unlock(&pool->lock);
+  release_shared();
   if (!keep) block_free(block);
 }

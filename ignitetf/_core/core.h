@@ -56,7 +56,6 @@ typedef struct Block {
 } Block;
 
 typedef struct {
-  pthread_mutex_t lock;
   Block *idle;
   int64_t idle_bytes, most_idle;
 } Pool;
@@ -78,7 +77,6 @@ typedef struct {
   int32_t forms;
   int64_t *heap_bytes; /* what the heaps of a group took at most so far */
   Pool pool;
-  pthread_mutex_t lock;
 } Layout;
 
 /* How far a unit is. */
@@ -145,6 +143,9 @@ typedef struct {
 } Landing;
 
 /* block.c */
+int begin_shared(void);
+void hold_shared(void);
+void release_shared(void);
 void pool_begin(Pool *pool, int64_t most_idle);
 void pool_end(Pool *pool);
 Block *block_take(Pool *pool, int64_t size);

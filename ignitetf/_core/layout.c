@@ -72,17 +72,13 @@ static int layout_init(PyObject *self, PyObject *args, PyObject *kwargs) {
   layout->dense_bytes = aligned(at);
   PyBuffer_Release(&columns);
   pool_begin(&layout->pool, MOST_IDLE_BYTES);
-  pthread_mutex_init(&layout->lock, NULL);
   return 0;
 }
 
 static void layout_dealloc(PyObject *self) {
   Layout *layout = (Layout *)self;
   PyTypeObject *type = Py_TYPE(self);
-  if (layout->heap_bytes) {
-    pool_end(&layout->pool);
-    pthread_mutex_destroy(&layout->lock);
-  }
+  if (layout->heap_bytes) pool_end(&layout->pool);
   for (int32_t i = 0; i < layout->forms; i++) {
     free(layout->form[i]->column);
     free(layout->form[i]);
@@ -139,13 +135,13 @@ static PyObject *layout_add_form(PyObject *self, PyObject *args) {
   if (lacking.buf) PyBuffer_Release(&lacking);
   int added = 0;
   if (form && form->column && !bad) {
-    pthread_mutex_lock(&layout->lock);
+    hold_shared();
     if (!find_form(layout, NULL, type_id, schema_id, flags) && layout->forms < MOST_FORMS) {
       layout->form[layout->forms] = form;
       __atomic_add_fetch(&layout->forms, 1, __ATOMIC_RELEASE);
       added = 1;
     }
-    pthread_mutex_unlock(&layout->lock);
+    release_shared();
   }
   int no_memory = !form || !(bad || form->column);
   if (!added && form) {

@@ -6,6 +6,10 @@ static int module_exec(PyObject *module) {
   PyMethodDef *const functions[] = {bytes_methods, hash_methods, igfs_methods, objects_methods,
                                     strings_methods};
   begin_hash();
+  if (begin_shared()) {
+    PyErr_NoMemory();
+    return -1;
+  }
   for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
     if (PyModule_AddFunctions(module, functions[i])) return -1;
   return add_layout(module) || add_landing(module) || add_lane(module) ? -1 : 0;

@@ -204,13 +204,14 @@ class Flow:
         try:
             self._start(range(len(self._units)))
             while True:
-                taken = self._landing.take(_POLL_S)
+                # In a child, a lock that a thread of the parent held would never be released.
                 if os.getpid() != self._process:
                     raise ConfigError(
                         f"{self._name}: the process was forked while it read, and the threads that"
                         " receive are its parent's",
                         hint="begin to read in the process that goes on to do so",
                     )
+                taken = self._landing.take(_POLL_S)
                 if taken is False:
                     self._wait_for_ends()
                     return

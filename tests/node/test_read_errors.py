@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from ignitetf import IgniteDataset, load_dataset, own_errors
+from ignitetf import IgniteDataset, load_dataset, open_rows, own_errors
 from ignitetf.errors import ConfigError, DataChanged, SchemaError
 from ignitetf.net.channel import Channel
 from ignitetf.net.pool import Pool
@@ -245,6 +245,7 @@ def test_a_forked_child_is_told_and_its_parent_goes_on(build, monkeypatch):
         ours, theirs = context.Pipe()
 
         def run():
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(60)  # ends what waits for ever
             try:
                 theirs.send(work())
@@ -284,3 +285,32 @@ def test_a_forked_child_is_told_and_its_parent_goes_on(build, monkeypatch):
     assert seen + [k for p in pages for k in p["key"].tolist()] == keys
     assert arrows + [k for b in batches for k in b.column(0).to_pylist()] == keys
     assert tensors + [k for row in rows for k in row["key"].numpy().tolist()] == keys
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("order", ["scan", "global"])
+def test_a_child_forked_at_any_moment_of_an_epoch_does_not_wait(client, cache_name, order):
+    count, batch = 20_000, 100
+    texts = ["x" * (number % 800) for number in range(count)]
+    load_dataset({"X": texts}, cache_name, client=client, partitions=16, if_exists="replace")
+    rows = open_rows(cache_name, client=client, order=order)
+    batches, seen, kept = rows.batches(batch), [], []
+    for turn, columns in enumerate(batches):
+        seen += columns["key"].tolist()
+        kept.append(columns)  # the child frees memory of the parent's groups
+        if turn % 12 == 0 and (child := os.fork()) == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # ends what waits for ever
+            try:
+                kept.clear()
+                with pytest.raises(ConfigError, match="forked"):
+                    list(batches)
+                own = [key for columns in rows.batches(batch) for key in columns["key"].tolist()]
+                os._exit(0 if len(set(own)) == len(own) == count else 1)
+            finally:
+                os._exit(2)
+        elif turn % 12 == 0:
+            _, status = os.waitpid(child, 0)
+            assert status == 0, f"{'killed by' if status < 256 else 'ended with'} {status}"
+    assert sorted(seen) == list(range(count))
