@@ -263,9 +263,11 @@ class Flow:
         return found
 
     def _start_lane(self, node: uuid.UUID | None, units: Sequence[int]) -> None:
-        thread = threading.Thread(
-            target=self._read, args=(node, units), name=f"ignitetf-read-{self._name}", daemon=True
-        )
+        self._start_thread(self._read, node, units)
+
+    def _start_thread(self, work: Callable[..., None], *args: Any) -> None:
+        name = f"ignitetf-read-{self._name}"
+        thread = threading.Thread(target=work, args=args, name=name, daemon=True)
         with self._lock:
             self._threads.append(thread)
         thread.start()
@@ -348,12 +350,15 @@ class Flow:
         with self._lock:
             number, self._lanes = self._lanes, self._lanes + 1
         self.origins[number] = origin_of(self._client, channel)
-        is_clean = False
+        is_clean, gives_up = False, True
         lane = None
         try:
             channel.begin_exchange()
             lane = self._lane(channel, number, units)
             is_clean = self._run(lane, channel)
+        except (IgniteTFError, _Restart):
+            gives_up = False  # the units may be read again
+            raise
         finally:
             if lane is not None:
                 _, _, self._window, *_, major, minor = lane.state()
@@ -362,6 +367,8 @@ class Flow:
                     self._client.note_topology(channel)
             if is_clean:
                 self._client.release(channel)
+            elif gives_up and threading.current_thread() not in self._threads:
+                self._start_thread(self._part, channel, lane)  # a node may be long in answering
             else:
                 self._part(channel, lane)
 
