@@ -1,7 +1,8 @@
 """Feeds damaged pages to the lanes of the core: `core_lane.py SEED FIRST COUNT`, for a process alone.
 
 Every `WHOLE`-th page is left as it is, and its rows must be those of the general decoder. For all
-others, no memory may be touched that is not theirs, which `test_fuzz_core.py` has watched.
+others, no memory may be touched that is not theirs, which `test_fuzz_core.py` has watched; what the
+core leaves to the decoder is not decoded there, as `test_fuzz_wire.py` damages pages for that.
 """
 
 import random
@@ -10,7 +11,7 @@ import sys
 
 import numpy as np
 from fuzzing import damage
-from test_fuzz_wire import REFUSED, answer_of, captured, generated, large_rows, look, registry_of
+from test_fuzz_wire import answer_of, captured, generated, large_rows, look, registry_of
 
 from ignitetf._core import UNIT, Event, Landing, Lane
 from ignitetf.errors import SchemaError
@@ -57,50 +58,57 @@ def landing_of(rng, layout, rows, keys):
     known = keys is not None or rng.random() < 0.5
     units["rows"], units["lane"] = rows if known else -1, -1
     units["expected"] = 1000
-    places = np.random.default_rng(rng.getrandbits(32)).permutation(rows) if known else None
+    places = np.array(rng.sample(range(rows), rows), np.int64) if known else None
     return Landing(
         layout.native, units, places, *(keys or (None, None)), rows if known else -1, 8, 1 << 20,
         1 << 20, keys is None, 0, OpCode.QUERY_SCAN_PAGE,
     ), places  # fmt: skip
 
 
-def read(rng, schema, registry, answer, layout, keys=None):
-    """The batches that a lane lands, and the places of their rows; None if it says no."""
-    rows = struct.unpack_from("<i", answer.ljust(4, b"\0"))[0] if keys is None else len(keys[1]) - 1
-    landing, places = landing_of(rng, layout, rows if 0 < rows < 4096 else 1, keys)
+def lane_of(rng, landing, answer, keys):
     body = HEAD.pack(len(answer) + 18, FIRST_ID, 0, 5) + answer
     if keys is not None:  # no cursor, and no word of more pages
         body = KEY_HEAD.pack(len(answer) + 9, FIRST_ID, 0) + answer[:-1]
-    peer = Answer(rng, body)
-    lane = Lane(
-        landing, 0, -1, peer.receive, lambda _: None, np.zeros(1, np.int64), b"x" * 20,
+    return Lane(
+        landing, 0, -1, Answer(rng, body).receive, lambda _: None, np.zeros(1, np.int64), b"x" * 20,
         np.array([0, 20]), FIRST_ID, 60.0, 0.0, 1 << 20, 1 << 20, 1 << 20, 120,
     )  # fmt: skip
+
+
+def read(rng, layout, answer, decoder=None, keys=None):
+    """Read an answer to its end.
+
+    Returns:
+        The batches that a lane lands, if there is a decoder for what the core leaves, and the places
+        of their rows; None if it says no.
+    """
+    rows = struct.unpack_from("<i", answer.ljust(4, b"\0"))[0] if keys is None else len(keys[1]) - 1
+    landing, places = landing_of(rng, layout, rows if 0 < rows < 4096 else 1, keys)
+    lane = lane_of(rng, landing, answer, keys)
     left = Left(layout.rows)
-    while True:
-        event, _, a, b, c, _ = lane.run()
-        if event == Event.UNKNOWN:
-            try:
-                layout.learn(a, b, c)
-            except (UnknownType, SchemaError):
-                layout.native.add_form(a, b, c, None, None)
-        elif event == Event.LEFT:
-            entries, at, absent, _ = lane.left()
-            at, absent = (np.frombuffer(given or b"", np.int64) for given in (at, absent))
+    while (event := lane.run())[0] in (Event.UNKNOWN, Event.LEFT):
+        if event[0] == Event.UNKNOWN:
+            learn(layout, *event[2:5])
+            continue
+        entries, at, absent, _ = lane.left()
+        at, absent = (np.frombuffer(given or b"", np.int64) for given in (at, absent))
+        known = at >= 0  # a key that was not requested has no place
+        if decoder is not None:
             page = Page(len(at), False, np.frombuffer(entries or b"", np.uint8))
-            try:
-                batch = Decoder(schema, registry).decode(page)
-            except REFUSED:
-                return None
-            known = at >= 0  # a key that was not requested has no place
-            left.add(at[known], batch[np.flatnonzero(known)])
-            landing.count(np.concatenate([at[known], absent if places is None else places[absent]]))
-        else:
-            break
+            left.add(at[known], decoder.decode(page)[np.flatnonzero(known)])
+        landing.count(np.concatenate([at[known], absent if places is None else places[absent]]))
     found = []
     while taken := landing.take(0.0):
-        found.append(layout.batch(taken, left.take(taken[0] // layout.rows)))
-    return (found, places) if event == Event.DONE else None
+        if decoder is not None:
+            found.append(layout.batch(taken, left.take(taken[0] // layout.rows)))
+    return (found, places) if event[0] == Event.DONE else None
+
+
+def learn(layout, *form):
+    try:
+        layout.learn(*form)
+    except (UnknownType, SchemaError):
+        layout.native.add_form(*form, None, None)
 
 
 def compare(schema, registry, answer, found):
@@ -135,11 +143,11 @@ def main(seed, first, count):
         if rng.random() < 0.4 and (page := read_page(memoryview(answer))).count:
             keys = keys_of(page)
         if number % WHOLE == 0:
-            found = read(rng, schema, registry, answer, layout, keys)
+            found = read(rng, layout, answer, Decoder(schema, registry), keys)
             assert found is not None, f"input {number}"
             compare(schema, registry, answer, found)
         else:
-            read(rng, schema, registry, damage(rng, answer), layout, keys)
+            read(rng, layout, damage(rng, answer), keys=keys)
     print(f"{count:,} pages, seed {seed}")
 
 
