@@ -153,13 +153,17 @@ def placed(
         return position, order
     if mine["row_bytes"] is not None:
         order = replace(order, row_bytes=_row_bytes(state["row_bytes"]))
+    is_other = any(n != shard.count for n, _ in position.chain)
+    if is_other and not order.known and reader.counts_are_exact:
+        counts = tuple(reader.partition_counts(order.partitions))
+        order = replace(order, counts=counts, known=True)
     if order.known:
         order.pieces(position.chain, shard)  # refuses a place beyond the end
         return position, order
-    if any(n != shard.count for n, _ in position.chain):
+    if is_other:
         raise ConfigError(
-            "the rows of each partition are not known (where=, nulls='drop', no manifest): a state"
-            " fits the same number of workers only",
+            "the rows of each partition are not known (where=, nulls='drop'): a state fits the same"
+            " number of workers only",
             hint="order='keys' and 'global' fit any number",
         )
     consumed = sum(rows for _, rows in position.chain)

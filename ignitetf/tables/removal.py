@@ -29,6 +29,7 @@ from ignitetf.tables.catalog import (
 from ignitetf.tables.describe import find_table, resolve
 from ignitetf.tables.lease import Lease
 from ignitetf.tables.names import quoted
+from ignitetf.tables.nodes import wait_dropped
 from ignitetf.tables.storage import (
     Storage,
     caches_of,
@@ -109,10 +110,12 @@ def find_caches(client: Client, caches: Iterable[str]) -> list[Parts]:
 
 
 def drop_found(client: Client, found: Iterable[Parts]) -> None:
-    """Remove these caches, with their tables and views."""
+    """Remove these caches, with their tables and views, from every node."""
+    found = list(found)
     for parts in found:
         with contextlib.suppress(CacheNotFound):
             _remove(client, parts)
+    wait_dropped(client, [parts.cache for parts in found if parts.tables])
 
 
 def drop_caches(client: Client, caches: Iterable[str]) -> None:
@@ -202,6 +205,7 @@ def drop_table(client: Client, name: str) -> None:
     with Lease(client, data_set, "removal", if_room=True):
         drop_views(client, table["base_table"])
         drop_sql_table(client, table["schema"], table["base_table"])
+        wait_dropped(client, [table["cache"]])
 
 
 def clear_cache(client: Client, name: str) -> None:
@@ -280,7 +284,9 @@ def _own_caches(manifest: Manifest) -> set[str]:
 
 def remove_cache(client: Client, cache: str) -> None:
     """Remove exactly this cache and its table; raises CacheNotFound if there is none."""
-    _remove(client, find_parts(client, cache))
+    parts = find_parts(client, cache)
+    _remove(client, parts)
+    wait_dropped(client, [cache] if parts.tables else [])
 
 
 def _remove(client: Client, parts: Parts) -> None:

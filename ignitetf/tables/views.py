@@ -23,14 +23,14 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ignitetf.errors import CacheExists, IgniteTFError
 from ignitetf.net.client import Client
 from ignitetf.partitions import REPLICATED_PARTITIONS
 from ignitetf.sql import statement
+from ignitetf.tables.nodes import each_node
 from ignitetf.tables.room import require_room
 from ignitetf.tables.storage import rows_table
 from ignitetf.wire.answers import NodeEndpoint
@@ -233,23 +233,11 @@ def _wait_for_readers(client: Client, nodes: Sequence[NodeEndpoint], names: Iter
     names = [name.upper() for name in names]
     deadline = time.monotonic() + READERS_S
     with contextlib.ExitStack() as stack, contextlib.suppress(IgniteTFError):
-        clients = [stack.enter_context(each) for each in _each_node(client, nodes)]
+        clients = [stack.enter_context(each) for each in each_node(client, nodes)]
         waiting = {each: _queries(each, names) for each in clients}
         while any(waiting.values()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
             waiting = {n: ids & _queries(n, names) for n, ids in waiting.items() if ids}
-
-
-def _each_node(
-    client: Client, nodes: Sequence[NodeEndpoint]
-) -> Iterator[contextlib.AbstractContextManager[Client]]:
-    """Yield a client for each node, as a node only lists its own queries."""
-    if len(nodes) < 2:
-        yield contextlib.nullcontext(client)
-        return
-    for node in nodes:
-        with contextlib.suppress(IgniteTFError):
-            yield Client(replace(client.settings, addresses=node.addresses))
 
 
 def _queries(client: Client, names: Iterable[str]) -> set[str]:

@@ -17,6 +17,7 @@ from ignitetf.errors import SqlError
 from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import connect
 from ignitetf.node import Node
+from ignitetf.tables.removal import drop_dataset
 
 pytestmark = [pytest.mark.node, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 ROWS = 3_000
@@ -151,6 +152,15 @@ def test_views_work_on_a_node_that_joined_later(joined):
         assert texts["SHOWN"] == 'SELECT * FROM "SHOWN__ROWS"' and texts["FEW"].endswith("SHOWN")
         load_dataset({"N": np.arange(7)}, "SHOWN", client=client, if_exists="replace")
         assert client.sql(VIEWS["SHOWN"]).fetchall() == [(7,)]
+
+
+def test_what_is_dropped_through_one_node_can_be_made_through_another(joined):
+    with connect(joined) as client:
+        nodes = [address for node in client.nodes() for address in node.addresses[:1]]
+        for number in range(8):
+            with connect(nodes[number % 2]) as each:
+                load_dataset({"N": np.arange(number + 1)}, "AGAIN", client=each, backups=1)
+                drop_dataset("AGAIN", client=each)
 
 
 def test_a_member_that_is_started_again_has_the_views(node_home):

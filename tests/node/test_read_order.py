@@ -150,6 +150,34 @@ def test_resume_where_only_reading_tells_the_number_of_rows(build, seed):
         assert keys(resumed) == whole[step:]
 
 
+@pytest.fixture(params=["made by others", "appended to after SQL removed rows"])
+def uncounted(request, client, cache_name):
+    """A cache of which no manifest has the rows of each partition, and its keys."""
+    if request.param == "made by others":
+        cache = client.pyignite.get_or_create_cache(cache_name)
+        cache.put_all({number: number * 1.5 for number in range(90)})
+    else:
+        for mode, start in (("error", 0), ("append", 60)):
+            rows = {"A": np.arange(start, start + 60)}
+            load_dataset(rows, cache_name, client=client, partitions=8, if_exists=mode)
+            client.sql(f'DELETE FROM "{cache_name}" WHERE A IN (3, 5)').close()
+    entries = client.pyignite.get_cache(cache_name)
+    with entries.scan() as found:
+        return cache_name, sorted(key for key, _ in found)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2)])
+def test_resume_on_another_number_of_workers_where_nothing_has_counted(
+    open_dataset, uncounted, before, after
+):
+    name, wanted = uncounted
+    old = [open_dataset(name, shard=(i, before)) for i in range(before)]
+    taken = [key for shard in old for key in numpy_keys(shard)[:10]]
+    resumed = [open_dataset(name, shard=(i, after)).resume(old[0].state(10)) for i in range(after)]
+    rest = [key for shard in resumed for key in numpy_keys(shard)]
+    assert sorted(taken + rest) == wanted
+
+
 def test_resume_in_the_middle_of_a_resumed_epoch(build):
     first = keys(build(shuffle=5))
     once = build(shuffle=5).resume(build(shuffle=5).state(100))
