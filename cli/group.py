@@ -25,6 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from ignitetf.errors import IgniteTFError, MissingExtra
+from ignitetf.spelling import did_you_mean
 
 __all__ = ["Command", "LazyGroup", "UsageError", "prepare"]
 
@@ -257,25 +258,18 @@ def _usage(error: Any) -> tuple[str, str | None]:
     message = str(error.format_message()).partition(" (Possible options:")[0]
     message = message.replace(": Value error, ", ": ")
     message = re.sub(r"\.? Did you mean .*", "", message, flags=re.DOTALL).rstrip(".")
-    near: list[str] = []
+    near = None
     if error.ctx is not None:
         if found := _UNKNOWN_COMMAND.search(message):
-            near = _nearest(found["name"], error.ctx.command.list_commands(error.ctx))
+            known = error.ctx.command.list_commands(error.ctx)
+            near = did_you_mean(found["name"], known, count=2)
         elif found := _UNKNOWN_OPTION.search(message):
             params = error.ctx.command.get_params(error.ctx)
-            near = _nearest(
-                found["name"], [o for p in params for o in (*p.opts, *p.secondary_opts)]
-            )
-    parts = [f"did you mean {' or '.join(near)}?"] if near else []
-    if error.ctx is not None:
-        parts.append(f"see {error.ctx.command_path} --help")
-    return f"error: {message[:1].lower()}{message[1:]}", " ".join(parts) or None
-
-
-def _nearest(name: str, known: Sequence[str]) -> list[str]:
-    from difflib import get_close_matches
-
-    return get_close_matches(name, list(known), n=2, cutoff=0.6)
+            known = [o for p in params for o in (*p.opts, *p.secondary_opts)]
+            near = did_you_mean(found["name"], known, count=2)
+    help = None if error.ctx is None else f"see {error.ctx.command_path} --help"
+    hint = " ".join(filter(None, (near, help))) or None
+    return f"error: {message[:1].lower()}{message[1:]}", hint
 
 
 def _without_debug(args: Sequence[str]) -> tuple[list[str], bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from ignitetf.cli.files import whole
 from ignitetf.cli.options import Connect
 from ignitetf.cli.output import progress
 from ignitetf.fs.path import join, parts, path_of_url
+from ignitetf.spelling import nearest
 
 if TYPE_CHECKING:
     from ignitetf.fs.filesystem import IgniteFileSystem
@@ -81,7 +81,7 @@ def _nearest(fs: IgniteFileSystem, path: str) -> list[str]:
         there = [one.rpartition("/")[2] for one in fs.ls(join(names[:at]), detail=False)]
         if name in there:
             continue
-        near = difflib.get_close_matches(name, there, 3)
+        near = nearest(name, there)
         whole = [join((*names[:at], other, *names[at + 1 :])) for other in near]
         return [one for one in whole if fs.exists(one)] or [
             join((*names[:at], other)) for other in near

@@ -19,6 +19,7 @@ from ignitetf.cli.output import note, terminal_width
 from ignitetf.cli.pager import Expanded
 from ignitetf.cli.tables import record_lines
 from ignitetf.errors import ConfigError, IgniteTFError
+from ignitetf.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from ignitetf.cli.shell import Shell
@@ -42,10 +43,8 @@ def run_command(shell: Shell, text: str) -> bool:
     name, _, argument = text.partition(" ")
     found = COMMANDS.get(name.lower().rstrip(";"))
     if found is None:
-        from ignitetf.tables.names import nearest
-
-        near = nearest(name, COMMANDS)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        near = did_you_mean(name, COMMANDS, count=3)
+        hint = f"{near} " if near else ""
         raise ConfigError(f"no command {name}", hint=f"{hint}\\? lists the commands")
     run, _ = found
     return run(shell, argument.strip().rstrip(";").strip()) is not False
@@ -162,10 +161,7 @@ def _set(shell: Shell, text: str) -> None:
 
 def _check_setting(name: str) -> None:
     if name not in SETTINGS:
-        from ignitetf.tables.names import nearest
-
-        near = nearest(name, SETTINGS)
-        hint = f"did you mean {' or '.join(near).lower()}?" if near else ", ".join(SETTINGS)
+        hint = did_you_mean(name, SETTINGS, ", ".join(SETTINGS), count=3, form=str.lower)
         raise ConfigError(f"no setting {name!r}", hint=hint)
 
 

@@ -6,7 +6,6 @@ its owner can read it, since it may have a password.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from ignitetf.errors import ConfigError
 from ignitetf.home import ignitetf_home
 from ignitetf.local.process import private_directory, write_private
+from ignitetf.spelling import did_you_mean
 from ignitetf.trust import check_trust
 
 __all__ = ["profile_names", "profile_path", "read_profile", "remove_profile", "write_profile"]
@@ -71,6 +71,5 @@ def _existing(name: str) -> Path:
     path = profile_path(name)
     if path.is_file():
         return path
-    near = difflib.get_close_matches(name, profile_names(), 2)
-    hint = f"did you mean {' or '.join(near)}?" if near else "'ignitetf profile ls' lists them"
+    hint = did_you_mean(name, profile_names(), "'ignitetf profile ls' lists them", count=2)
     raise ConfigError(f"no profile {name!r}", hint=hint)

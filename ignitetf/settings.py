@@ -6,7 +6,6 @@ commands that only print help stay fast. Secrets never appear in `repr` or `publ
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 from ignitetf.errors import ConfigError
 from ignitetf.local.state import read_state, running_addresses, running_nodes
 from ignitetf.profiles import profile_path, read_profile
+from ignitetf.spelling import did_you_mean
 
 __all__ = [
     "DATA_CENTER",
@@ -359,11 +359,10 @@ def _of_node(name: str) -> Mapping[str, Any]:
     addresses = running_addresses(name)
     if state is None or not addresses:
         running = [each for each in running_nodes() if each != name]
-        near = difflib.get_close_matches(name, running, 1)
         hint = f"'ignitetf node start --name {name}' starts it"
         if running:
-            hint = f"did you mean {near[0]}?" if near else f"these run: {', '.join(running)}"
-        raise ConfigError(f"node {name!r} does not run", hint=hint)
+            hint = f"these run: {', '.join(running)}"
+        raise ConfigError(f"node {name!r} does not run", hint=did_you_mean(name, running, hint))
     # A secured node has a profile with all that its clients need.
     return read_profile(name) if state.options.secure else {"addresses": addresses}
 

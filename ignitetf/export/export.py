@@ -19,8 +19,8 @@ from ignitetf.export.base import Format, Sink
 from ignitetf.export.folder import TABLE
 from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
-from ignitetf.load.sources.base import did_you_mean
 from ignitetf.net.client import Client, connect
+from ignitetf.spelling import did_you_mean
 from ignitetf.wire.columns import Batch
 
 __all__ = ["ExportFormat", "ExportReport", "export_dataset"]
@@ -131,17 +131,17 @@ def _format_of(target: str, wanted: str | None) -> str:
     known = get_args(ExportFormat)
     if wanted is not None:
         if wanted not in known:
-            hint = did_you_mean(wanted, known) or ", ".join(known)
+            hint = did_you_mean(wanted, known, ", ".join(known), form=repr)
             raise ConfigError(f"no format {wanted!r}", hint=hint)
         return wanted
     suffix = PurePosixPath(target.rstrip("/")).suffix.lower()
     if not suffix:
         return "folder"
     if suffix not in _SUFFIXES:
-        near = did_you_mean(suffix, _SUFFIXES)
+        choose = f"choose one with --format: {', '.join(known)}"
         raise ConfigError(
             f"{target}: no format has the suffix {suffix}",
-            hint=near or f"choose one with --format: {', '.join(known)}",
+            hint=did_you_mean(suffix, _SUFFIXES, choose, form=repr),
         )
     return _SUFFIXES[suffix]
 

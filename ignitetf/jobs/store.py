@@ -18,7 +18,6 @@ Its entries, by name:
 from __future__ import annotations
 
 import datetime
-import difflib
 import getpass
 import os
 import platform
@@ -32,6 +31,7 @@ from typing import Any, Final, Literal, get_args
 from ignitetf.errors import ConfigError, JobNotFound
 from ignitetf.jobs.record import ENDED, Job, WorkerStatus
 from ignitetf.net.client import Client
+from ignitetf.spelling import did_you_mean
 from ignitetf.tables.texts import Texts, json_text
 
 __all__ = ["ALIVE_S", "BEAT_S", "JOBS_CACHE", "JobStore", "new_id", "user_and_host", "utc_now"]
@@ -151,8 +151,7 @@ class JobStore:
         return replace(now, state="dead", seen=self._texts.get(_seen(job.id)) or "")
 
     def _missing(self, job: str, ids: Sequence[str] = ()) -> JobNotFound:
-        near = difflib.get_close_matches(job, ids, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "see 'ignitetf ps --all'"
+        hint = did_you_mean(job, ids, "see 'ignitetf ps --all'", form=repr)
         return JobNotFound(f"there is no job {job!r}", hint=hint)
 
     # Signs of life

@@ -32,6 +32,7 @@ from ignitetf.net.pool import Pool
 from ignitetf.net.results import SqlResult, execute
 from ignitetf.net.statements import NO_VIEWS, run_redirected, statement_request
 from ignitetf.settings import Settings
+from ignitetf.spelling import did_you_mean
 from ignitetf.sql import statement
 from ignitetf.wire.answers import (
     PartitionMap,
@@ -236,17 +237,8 @@ class Client(Pool):
         names = self.cache_names()
         if name in names:
             return
-        import difflib
-
-        near = difflib.get_close_matches(name.upper(), {n.upper(): n for n in names}, 3)
-        found = [n for n in names if n.upper() in near]
-        raise CacheNotFound(
-            f"no cache {name!r}",
-            hint=f"did you mean {' or '.join(found)}?"
-            if found
-            else "'ignitetf cache ls' lists the caches",
-            cache=name,
-        )
+        hint = did_you_mean(name, names, "'ignitetf cache ls' lists the caches", count=3)
+        raise CacheNotFound(f"no cache {name!r}", hint=hint, cache=name)
 
     def cache_size(self, name: str) -> int:
         """Return the number of entries, counting primary copies only.

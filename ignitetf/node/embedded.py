@@ -7,7 +7,6 @@ from starting or stopping the same node at once.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,6 +45,7 @@ from ignitetf.node.start import Launch
 from ignitetf.node.status import NodeStatus, node_names, node_status, settings_of
 from ignitetf.partitions import MAX_PARTITIONS
 from ignitetf.settings import Settings
+from ignitetf.spelling import did_you_mean
 
 __all__ = ["Node", "NodeStatus", "Note", "node_names", "node_status", "stop_node"]
 
@@ -359,8 +359,7 @@ def _locked(name: str, timeout_s: float) -> Iterator[None]:
 
 def _near(name: str) -> str | None:
     """Return the hint for a mistyped name; None if no node that runs has a similar one."""
-    near = difflib.get_close_matches(name, running_nodes(), 1)
-    return f"did you mean --name {near[0]}?" if near else None
+    return did_you_mean(name, running_nodes(), form="--name {}".format)
 
 
 def _others(name: str) -> str:

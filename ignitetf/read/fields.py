@@ -15,7 +15,6 @@ mean. Only the fields it names are read; with None under `val`, all are, as they
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 import time
@@ -33,6 +32,7 @@ from ignitetf.net.failures import READ, Backoff
 from ignitetf.read.keys import key_of
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.selection import Selection
+from ignitetf.spelling import did_you_mean
 from ignitetf.sql import statement
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.datatypes import (
@@ -515,9 +515,7 @@ def _find(schema: Schema, name: str) -> Field:
 def unknown_field(name: str, names: Iterable[str]) -> SchemaError:
     """Return the error for a field that does not exist."""
     known = list(names)
-    near = difflib.get_close_matches(name.upper(), [n.upper() for n in known], 1)
-    meant = [n for n in known if n.upper() in near]
-    hint = f"did you mean {meant[0]!r}?" if meant else f"the fields are {', '.join(known)}"
+    hint = did_you_mean(name, known, f"the fields are {', '.join(known)}", form=repr)
     return SchemaError(f"no field {name!r}", hint=hint, field=name)
 
 

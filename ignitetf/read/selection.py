@@ -10,7 +10,6 @@ page, or which keys, belong to a split is computed here.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError
 from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
+from ignitetf.spelling import did_you_mean
 from ignitetf.sql import statement
 from ignitetf.sql.tokens import Token, tokens
 from ignitetf.tables.catalog import Manifest
@@ -495,12 +495,11 @@ def find_split(cache: str, manifest: Manifest | None, name: Any) -> Split:
         if part in division.names:
             return _split(manifest, name, division, division.names.index(part))
     known = [each for division in manifest.splits for each in division.names]
-    near = difflib.get_close_matches(part, known, 1)
-    hint = f"the splits are {', '.join(known)}"
+    hint: str | None = f"the splits are {', '.join(known)}"
     if not known:
         hint = f"'ignitetf split {cache} train=0.8 test=0.2' makes splits"
-    elif near:
-        hint = f"did you mean {name[: len(name) - len(part)]}{near[0]}?"
+    prefix = name[: len(name) - len(part)]
+    hint = did_you_mean(part, known, hint, form=lambda each: f"{prefix}{each}")
     raise ConfigError(f"{cache} has no split {part!r}", hint=hint, cache=cache)
 
 

@@ -22,10 +22,11 @@ from ignitetf.errors import (
 from ignitetf.net.binary_types import stored_type, with_types
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.results import only_value
+from ignitetf.spelling import did_you_mean
 from ignitetf.sql import statement
 from ignitetf.sql.tokens import tokens
 from ignitetf.tables.catalog import Manifest, list_manifests, read_manifest
-from ignitetf.tables.names import nearest, quoted
+from ignitetf.tables.names import quoted
 from ignitetf.wire.codes import OpCode, java_hash_lower
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.frames import Page, read_first_page
@@ -139,8 +140,8 @@ def find_table(client: Client, name: str) -> dict[str, Any]:
     tables = _tables(client)
     if (found := _spelled(tables, name)) is not None:
         return found
-    near = nearest(name, (table["table"] for table in tables))
-    hint = f"did you mean {' or '.join(near)}?" if near else "'ignitetf table ls' lists the tables"
+    there = (table["table"] for table in tables)
+    hint = did_you_mean(name, there, "'ignitetf table ls' lists the tables", count=3)
     raise CacheNotFound(f"no table {name!r}", hint=hint, cache=name)
 
 
@@ -204,8 +205,8 @@ def _by_table(client: Client, name: str) -> dict[str, Any]:
             " 'ignitetf load sql' makes a data set of them",
             cache=name,
         )
-    near = nearest(name, {*client.cache_names(), *(table["table"] for table in tables)})
-    hint = f"did you mean {' or '.join(near)}?" if near else "'ignitetf cache ls' lists the caches"
+    there = {*client.cache_names(), *(table["table"] for table in tables)}
+    hint = did_you_mean(name, there, "'ignitetf cache ls' lists the caches", count=3)
     raise CacheNotFound(f"no cache {name!r}", hint=hint, cache=name)
 
 

@@ -5,23 +5,22 @@ system views, client -> **names** -> completion, query, the prompt
 
 from __future__ import annotations
 
-import difflib
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ignitetf.errors import IgniteTFError, SqlError
 from ignitetf.net.client import Client
 from ignitetf.net.results import SqlResult
+from ignitetf.spelling import nearest
 from ignitetf.sql.references import Reference, references
 from ignitetf.sql.tokens import is_query
 
 __all__ = [
     "SqlNames",
     "SqlTable",
-    "nearest",
     "quoted",
     "spelled",
     "sql_names",
@@ -62,15 +61,6 @@ def sql_names(client: Client) -> SqlNames:
     for schema, table, column in client.about("completion"):
         found.setdefault(SqlTable(schema, table), {})[column] = None
     return SqlNames({table: tuple(columns) for table, columns in found.items()})
-
-
-def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return the known names most similar to one, ignoring case; those equal but for it first."""
-    spelled: dict[str, str] = {}
-    for each in known:
-        spelled.setdefault(each.upper(), each)
-    near: Sequence[str] = difflib.get_close_matches(name.upper(), spelled, count)
-    return [spelled[each] for each in near]
 
 
 def spelled(name: str) -> str:

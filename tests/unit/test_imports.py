@@ -27,6 +27,7 @@ LAYERS = (
             "owner",
             "partitions",
             "post_import",
+            "spelling",
             "threads",
             "trust",
         },

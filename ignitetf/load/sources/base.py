@@ -13,7 +13,6 @@ different ones. Rows that are appended take the numbers of the rows that are the
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import itertools
@@ -31,6 +30,7 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.kinds import KINDS
+from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Column, Dense, Runs
@@ -45,7 +45,6 @@ __all__ = [
     "batch_bytes",
     "check_record_size",
     "column_name",
-    "did_you_mean",
     "keys_of",
     "open_source",
     "ordered_map",
@@ -339,7 +338,8 @@ def open_source(kind: str, location: Any = None, **options: Any) -> Source:
     """
     if (found := KINDS.get(kind)) is None:
         raise ConfigError(
-            f"no source kind {kind!r}", hint=did_you_mean(kind, KINDS) or ", ".join(sorted(KINDS))
+            f"no source kind {kind!r}",
+            hint=did_you_mean(kind, KINDS, ", ".join(sorted(KINDS)), form=repr),
         )
     module = importlib.import_module(f"ignitetf.load.sources.{found.module}")
     function = getattr(module, found.function)
@@ -348,12 +348,8 @@ def open_source(kind: str, location: Any = None, **options: Any) -> Source:
         if name not in parameters[1:]:
             raise ConfigError(
                 f"source {kind!r} has no option {name!r}",
-                hint=did_you_mean(name, parameters[1:]) or f"it has: {', '.join(parameters[1:])}",
+                hint=did_you_mean(
+                    name, parameters[1:], f"it has: {', '.join(parameters[1:])}", form=repr
+                ),
             )
     return cast(Source, function(location, **options))
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """Return the question for the known word that is most alike; None if there is none."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {close[0]!r}?" if close else None

@@ -23,7 +23,6 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import (
     RUNNING_KEY,
     Source,
-    did_you_mean,
     keys_of,
     type_name,
 )
@@ -44,6 +43,7 @@ from ignitetf.load.sources.pictures import (
 )
 from ignitetf.load.sources.values import stored_field
 from ignitetf.load.sources.workers import Workers
+from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Column, Dense, Runs
@@ -381,7 +381,7 @@ def _missing(
     hint = f"paths are relative to {folder.name}"
     if near:
         hint += f"; there is {near[0]!r}"
-    elif close := did_you_mean(path, there):
+    elif close := did_you_mean(path, there, form=repr):
         hint += f"; {close}"
     more = f", and {len(missing) - 1:,} more of its {len(labels.paths):,} rows name no image"
     return SourceError(

@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.sources.base import did_you_mean
 from ignitetf.load.sources.csvfile import CsvSource
 from ignitetf.load.sources.csvtypes import MANY, MIN_VALUES, NEARLY_ALL, NULLS, option_types
 from ignitetf.load.sources.location import Place, digest, reading
 from ignitetf.load.sources.pictures import picture_suffixes
 from ignitetf.load.sources.tabular import chosen_columns
+from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Column, Dense, concat, runs_of, values_of
 from ignitetf.wire.schema import Field, field_for
@@ -339,7 +339,9 @@ def _listed_classes(table: Place, labels: list[str]) -> list[str] | None:
         raise SourceError(
             f"{table.name}: the label {odd!r} is none of the {len(names):,} classes in"
             f" {place.name}",
-            hint=did_you_mean(odd, names) or f"add it to {CLASSES_FILE}, or remove that file",
+            hint=did_you_mean(
+                odd, names, f"add it to {CLASSES_FILE}, or remove that file", form=repr
+            ),
         )
     return names
 

@@ -6,7 +6,6 @@ Options choose which are loaded, and rename them.
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -17,6 +16,7 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrays import key_field_of, take_key
 from ignitetf.load.sources.base import Source, keys_of, rows_per_batch, type_name
 from ignitetf.load.sources.location import Place
+from ignitetf.spelling import did_you_mean
 from ignitetf.wire.columns import Batch, Column
 from ignitetf.wire.schema import Field, Schema
 
@@ -118,9 +118,7 @@ def _place(
     table: str, heading: str, headings: Sequence[str], places: Mapping[str, int], what: str
 ) -> int:
     if (found := places.get(heading.upper())) is None:
-        shown = {name.upper(): name for name in headings}
-        near = difflib.get_close_matches(heading.upper(), shown, n=1)
-        hint = f"did you mean {shown[near[0]]!r}?" if near else f"columns: {', '.join(headings)}"
+        hint = did_you_mean(heading, headings, f"columns: {', '.join(headings)}", form=repr)
         raise ConfigError(f"{table}: no column {heading!r} to {what}", hint=hint)
     return found
 
