@@ -350,7 +350,8 @@ def _repair_view(ask: Ask, message: str, tried: set[str]) -> bool:
     if missing is None or missing[1] in tried:
         return False
     tried.add(missing[1])
-    query = "SELECT SCHEMA, SQL FROM SYS.VIEWS WHERE NAME = ?"
+    # Views of the system have no text.
+    query = "SELECT SCHEMA, SQL FROM SYS.VIEWS WHERE NAME = ? AND SQL IS NOT NULL"
     try:
         views = ask(query, (missing[1],))
         for schema, text in views:
