@@ -122,8 +122,15 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
             " acknowledged is there",
             **facts,
         )
+    if any(sign in message for sign in _HEAP):
+        return ServerOverloaded(
+            text,
+            hint="ask for fewer rows at once (page_size=), or start the node with a larger heap:"
+            " IGNITETF_JVM_OPTIONS=-Xmx4g",
+            **facts,
+        )
     if status == Status.TOO_MANY_CURSORS or any(
-        sign in message for sign in (*_HEAP, "IgniteOutOfMemory", "Out of memory in data region")
+        sign in message for sign in ("IgniteOutOfMemory", "Out of memory in data region")
     ):
         return ServerOverloaded(
             text, hint="give the node more memory (--memory), or ask for less", **facts

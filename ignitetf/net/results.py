@@ -35,7 +35,7 @@ from ignitetf.errors import (
 )
 from ignitetf.net.channel import Channel
 from ignitetf.net.common import Line
-from ignitetf.net.failures import QUERY, late, of_statement, retry
+from ignitetf.net.failures import QUERY, is_asked_too_much, late, of_statement, retry
 from ignitetf.net.pool import Pool
 from ignitetf.net.statements import (
     PAGE_ROWS,
@@ -304,8 +304,10 @@ class Result:
         try:
             yield
         except ServerError as error:
-            # A statement that was refused left nothing; a later page may leave its cursor.
-            (self._drop if self._more else self._give_back)()
+            # A statement that was refused left nothing. A page that could not be made may leave its
+            # cursor, with all that the query holds in the heap, until the connection ends.
+            leaves = self._more or is_asked_too_much(error)
+            (self._drop if leaves else self._give_back)()
             raise of_statement(error, self.statement) from error
         except ConfigError:
             self._give_back()

@@ -10,7 +10,8 @@ import warnings
 
 import pytest
 
-from ignitetf.errors import ConfigError, RequestTimeout, SqlError
+from ignitetf.errors import ConfigError, RequestTimeout, ServerOverloaded, SqlError
+from ignitetf.net import results
 from ignitetf.net.client import connect
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
@@ -231,3 +232,17 @@ def test_dates_of_sql_are_read_as_sql_writes_them(client, cache_name):
     with pytest.raises(SqlError, match="a date that datetime cannot hold") as caught:
         client.sql(f'SELECT D FROM "{cache_name}" WHERE ID = 99').fetchall()
     assert "CAST" in caught.value.hint
+
+
+def test_a_query_that_the_node_has_no_heap_for_leaves_nothing_there(client, table, monkeypatch):
+    """The node has begun it when it says so, and keeps it, with what it holds, for the connection."""
+
+    def no_heap(*_):
+        raise ServerOverloaded("Java heap space", status=1, server_message="Java heap space")
+
+    with monkeypatch.context() as damaged:
+        damaged.setattr(results, "read_named_sql_page", no_heap)
+        for _ in range(3):
+            with pytest.raises(ServerOverloaded, match="heap"):
+                client.sql(f"SELECT A FROM {table}")
+    assert settled(client)

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignitetf import errors
-from ignitetf.errors import ConfigError, IgniteTFError, SchemaError, ServerError, SqlError
+from ignitetf.errors import (
+    ConfigError,
+    IgniteTFError,
+    SchemaError,
+    ServerError,
+    ServerOverloaded,
+    SqlError,
+)
 from ignitetf.net.failures import plain_text, server_error
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
@@ -108,3 +115,13 @@ def test_what_a_node_says_is_told_plainly(raw, text):
 def test_an_error_of_sql_is_one_wherever_it_was_evaluated():
     kinds = [type(server_error(1, raw)) for raw in SAID]
     assert kinds == [ServerError, *3 * [SqlError], *5 * [ServerError]]
+
+
+@pytest.mark.parametrize(
+    ("said", "way"),
+    [("Java heap space", "-Xmx"), ("GC overhead limit exceeded", "-Xmx"),
+     ("Out of memory in data region [name=default]", "--memory")],
+)  # fmt: skip
+def test_what_is_short_of_memory_is_told_how_to_get_more_of_it(said, way):
+    error = server_error(1, f"java.lang.OutOfMemoryError: {said}")
+    assert isinstance(error, ServerOverloaded) and way in error.hint
