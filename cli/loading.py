@@ -89,15 +89,6 @@ SHARED = (
         typer.Option(help="Stop at a record that cannot be read, or skip it."),
         "fail",
     ),
-    parameter(
-        "streamer",
-        bool,
-        typer.Option(
-            "--streamer/--put-all",
-            help="Write through the data streamer; a load that is killed may halt the node.",
-        ),
-        False,
-    ),
     Parameter("output", Parameter.KEYWORD_ONLY, default="table", annotation=OutputOption),
 )
 

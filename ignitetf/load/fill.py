@@ -68,12 +68,9 @@ class Filler:
         journal: Journal,
         lease: Lease,
         on_progress: Progress,
-        *,
-        streamer: bool = False,
     ) -> None:
         self.client, self.source, self.journal = client, source, journal
-        self.lease, self.streamer = lease, streamer
-        self.on_progress = on_progress
+        self.lease, self.on_progress = lease, on_progress
         storage = journal.storage
         self.layout, self.limit = storage.layout, storage.limit
         self.slim_fields = storage.index if storage.has_slim_table else ()
@@ -122,7 +119,7 @@ class Filler:
             # created.
             asked = journal.partitions if fresh else None
             partitions = asked or self.client.partition_count(journal.cache)
-            writer = stack.enter_context(self._writer(partitions, owners, overwrite=not fresh))
+            writer = stack.enter_context(self._writer(partitions, owners))
             slim = stack.enter_context(self._slim_writer()) if self.slim_fields else None
             keys = BlockKeys(partitions, journal.blocks)
             blocks = None
@@ -178,7 +175,7 @@ class Filler:
         self.lease.check()
         write_journal(self.client, self.journal)
 
-    def _writer(self, partitions: int, owners: Owners | None, *, overwrite: bool) -> Writer:
+    def _writer(self, partitions: int, owners: Owners | None) -> Writer:
         journal = self.journal
         owners = owners or self._find_owners()
         if journal.topology is None:
@@ -193,8 +190,6 @@ class Filler:
             entry_schema=_entry_schema(journal),
             partitions=counted,
             nodes=[node.node_id for node in owners.nodes],
-            overwrite=overwrite,
-            streamer=self.streamer,
             check_lease=self.lease.check,
         )
         writer.totals = journal.totals(counted)

@@ -56,7 +56,6 @@ def load_dataset(
     bad_records: OnBadRecord = "fail",
     key: str | None = None,
     sql: bool = True,
-    streamer: bool = False,
     origin: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> LoadReport:
@@ -85,8 +84,6 @@ def load_dataset(
             setting.
         key: Field to use as the key, for mappings, streams and iterables.
         sql: Whether to create a SQL table; False creates a plain cache.
-        streamer: Write through the data streamer instead of `put_all`. Apache Ignite 2.17 may halt
-            a node if a client dies while it streams; see `sender`.
         origin: How the source was opened (`kind`, `options`), kept in the manifest so that `verify`
             can open it again. It must not contain secrets.
         on_progress: Called with rows and bytes as they are handed to the node.
@@ -107,9 +104,7 @@ def load_dataset(
     columns = tuple(dict.fromkeys(index))
     opening = None if origin is None else Origin.from_json(origin)
     fitting = partitions_for(opened, limit)
-    options = LoadOptions(
-        partitions, backups, layout, columns, limit, sql, opening, streamer, fitting
-    )
+    options = LoadOptions(partitions, backups, layout, columns, limit, sql, opening, fitting)
     with contextlib.nullcontext(client) if client is not None else connect() as connected:
         loads = _loads(connected, opened, cache, options, on_progress)
         if len(loads) > 1:

@@ -112,7 +112,6 @@ class LoadOptions:
     limit: int | None
     sql: bool
     origin: Origin | None = None
-    streamer: bool = False
     # For a new cache where `partitions` is None, if the cluster can make one with so many.
     fitting_partitions: int | None = None
 

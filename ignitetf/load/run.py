@@ -416,14 +416,7 @@ class Load:
         return require_new_names(self.client, self.name, journal.storage, self.schema, replaced)
 
     def _fill(self, journal: Journal, *, fresh: bool, owners: Owners | None = None) -> LoadReport:
-        filler = Filler(
-            self.client,
-            self.source,
-            journal,
-            self.lease,
-            self.on_progress,
-            streamer=self.options.streamer,
-        )
+        filler = Filler(self.client, self.source, journal, self.lease, self.on_progress)
         filler.run(fresh=fresh, owners=owners)
         key_name = self.source.key_name
         if key_name is not None and filler.layout == "blocks" and not filler.ascending.holds:

@@ -10,12 +10,9 @@ Rows go through `put_all` to the nodes that own them. A node forwards a row that
 which costs it time and the network a second transfer. The route is only a hint: if a node has left
 since, its rows still arrive.
 
-The data streamer (ops 8000, 8001) is optional; a batch that it acknowledged is stored only once a
-flush has been answered. It is no faster here, and a client that dies while streaming can take the
-node down: Ignite interrupts the threads that work for a lost client's streamer, a thread of that pool
-ends because of it, and the node takes that for a reason to halt.
-
-Source: Apache Ignite 2.17.0, `ClientDataStreamerStartRequest`, `ClientDataStreamerAddDataRequest`.
+Ignite's data streamer (ops 8000, 8001) is no faster here, and a client that dies while streaming can
+take the node down: Ignite 2.17.0 interrupts the threads that work for a lost client's streamer, a
+thread of that pool ends because of it, and the node takes that for a reason to halt.
 """
 
 from __future__ import annotations
@@ -39,14 +36,13 @@ from ignitetf.net.exchange import Exchange, Repeat
 from ignitetf.tables.room import memory_full
 from ignitetf.tables.typenames import binary_type_requests
 from ignitetf.wire.affinity import partitions_of
-from ignitetf.wire.answers import read_long
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.checksum import checksum
-from ignitetf.wire.codes import OpCode, Status, StreamerFlag
+from ignitetf.wire.codes import OpCode
 from ignitetf.wire.columns import Batch
 from ignitetf.wire.datatypes import INTEGERS
 from ignitetf.wire.encode import EncodedPage, encode_entries
-from ignitetf.wire.requests import batch_head, streamer_head, streamer_start_request
+from ignitetf.wire.requests import batch_head
 from ignitetf.wire.schema import Schema
 
 __all__ = ["Flush", "Job", "Route", "Totals", "Work", "Writer", "find_route", "register_types"]
@@ -71,8 +67,7 @@ class Writer:
     """Writes batches of one schema into one cache; a context manager, for one thread.
 
     Leaving the block normally stores everything. Leaving it with an error drops what was not sent
-    and waits until the node has finished the rest. Ctrl-C or a signal skips that wait, except with a
-    data streamer, whose end a node has to see.
+    and waits until the node has finished the rest. Ctrl-C or a signal skips that wait.
     """
 
     def __init__(
@@ -84,10 +79,8 @@ class Writer:
         entry_schema: Schema | None = None,
         partitions: int | None = None,
         nodes: Sequence[uuid.UUID] | None = None,
-        overwrite: bool = True,
         senders: int | None = None,
         request_bytes: int = REQUEST_BYTES,
-        streamer: bool = False,
         check_lease: Callable[[], None] = lambda: None,
     ) -> None:
         """Open the connections.
@@ -99,12 +92,8 @@ class Writer:
             entry_schema: The records that are stored, if they differ from the rows.
             partitions: Number of partitions of the cache, to count the rows of each.
             nodes: The server nodes, if they are known.
-            overwrite: Whether a row replaces one with the same key. False is for an empty cache,
-                where it saves the search for an older row.
             senders: Number of threads; None takes two, or one for each node that owns rows.
             request_bytes: Size of a request, unless a single row is larger.
-            streamer: Whether to use the data streamer instead of `put_all` if the server has it;
-                see `sender` for its drawbacks.
             check_lease: Called before each request; raises if the cache belongs to someone else by
                 now.
         """
@@ -116,8 +105,6 @@ class Writer:
             cache,
             schema,
             entry_schema,
-            overwrite=overwrite,
-            streamer=streamer,
             request_bytes=request_bytes,
             check_lease=check_lease,
         )
@@ -209,7 +196,7 @@ class Writer:
                 return waiting.put(item, timeout=_POLL_S)
 
     def _end(self) -> None:
-        """Let the threads finish and close their streams; raises what prevents that."""
+        """Let the threads finish; raises what prevents that."""
         for sender in self._senders:
             self._put(None, sender.queue)
         self._join(self._job.flush_timeout_s)
@@ -218,7 +205,7 @@ class Writer:
     def _give_up(self, *, at_once: bool) -> None:
         """End any threads that are left, whatever they wait for; after `_end` there are none."""
         self._job.fail(IgniteTFError("the load was given up"))
-        if at_once and not self._job.streamer:
+        if at_once:
             self._join(0.0, _AT_ONCE_S)
         else:
             self._join(_GIVE_UP_S)
@@ -246,12 +233,6 @@ def _targets(nodes: Sequence[uuid.UUID], count: int) -> list[uuid.UUID | None]:
 _Counts = NDArray[np.int64] | None
 
 _POLL_S: Final = 0.1
-
-# Bytes that the node collects for another node before it sends them on. The protocol counts
-# entries; a buffer that is too large costs more than one that is too small.
-_NODE_BUFFER_BYTES: Final = 4 << 20
-_MIN_NODE_BUFFER: Final = 4
-_MAX_NODE_BUFFER: Final = 8192
 
 
 @dataclass
@@ -306,8 +287,6 @@ class Job:
         cache: Name of the cache.
         schema: The rows that are counted.
         entry_schema: The records that are stored.
-        overwrite: Whether a row replaces one with the same key.
-        streamer: Whether to use the data streamer if the server has it.
         request_bytes: Size of a request, unless a single row is larger.
         check_lease: Called before each request; raises if writing is no longer allowed.
         totals: What was handed to the node.
@@ -319,8 +298,6 @@ class Job:
     cache: str
     schema: Schema
     entry_schema: Schema
-    overwrite: bool
-    streamer: bool
     request_bytes: int
     check_lease: Callable[[], None]
     totals: Totals = field(default_factory=Totals)
@@ -379,22 +356,13 @@ class _Sender:
         self.node = node
         self.queue = work
         self.thread = threading.Thread(target=self._run, name="ignitetf-writer", daemon=True)
-        streams = job.streamer
         self._puts = Exchange[None](
-            job.client,
-            lambda _, answer: None,
-            node=node,
-            repeat=Repeat.NEVER if streams else Repeat.REFUSED,
-            connections=1 if streams else None,
+            job.client, lambda _, answer: None, node=node, repeat=Repeat.REFUSED
         )
-        self.stream: int | None = None
         self.buffers = BufferPool()
-        self.last: tuple[int, list[memoryview]] | None = None
-        self._aborted = False
 
     def abort(self) -> None:
         """End the thread soon, whatever it is waiting for."""
-        self._aborted = True
         self._puts.abort()
 
     def _run(self) -> None:
@@ -404,11 +372,11 @@ class _Sender:
                     self._write(item)
                     del item
                     continue
-                self._flush(StreamerFlag.FLUSH)
+                self._puts.finish()
                 if item.barrier.wait(self.job.flush_timeout_s) == 0:
                     item.done.set()
-            if not self._aborted and self.job.failed is None:
-                self._flush(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
+            if self.job.failed is None:
+                self._puts.finish()
         except threading.BrokenBarrierError:
             self.job.fail(RequestTimeout(f"cache {self.job.cache!r}: a flush took too long"))
         except ServerError as error:
@@ -416,88 +384,21 @@ class _Sender:
         except BaseException as error:
             self.job.fail(error)
         finally:
-            self._end_stream()
             self._puts.close()
-
-    def _end_stream(self) -> None:
-        """Close an abandoned stream before its connection is closed.
-
-        Ignite interrupts the threads that work for a stream whose connection ends; one of them may
-        die of it, and take its node with it (2.17.0, `StripedExecutor`).
-        """
-        if self.stream is None or self._aborted:
-            return
-        with contextlib.suppress(IgniteTFError):
-            while len(self._puts):
-                with contextlib.suppress(ServerError):
-                    self._puts.receive()
-            self._flush(StreamerFlag.FLUSH | StreamerFlag.CLOSE)
 
     def _write(self, work: Work) -> None:
         entries_of = work.entries or (lambda rows: rows)
         page = encode_entries(self.job.entry_schema, entries_of(work.rows), self.buffers)
         self.job.count(work.rows, page)
-        if self.job.streamer and self.stream is None:
-            self._start(max(1, page.nbytes // max(1, len(page))))
         for count, views in page.pieces(self.job.request_bytes):
-            self._send(count, views)
-
-    def _start(self, entry_bytes: int) -> None:
-        """Open a data streamer; if the server has none, fall back to `put_all`."""
-        buffer = min(max(_NODE_BUFFER_BYTES // entry_bytes, _MIN_NODE_BUFFER), _MAX_NODE_BUFFER)
-        request = streamer_start_request(cache_id(self.job.cache), self._flags(), buffer)
-        try:
-            body = self._puts.channel.call(OpCode.DATA_STREAMER_START, request)
-        except ServerError as error:
-            if error.fields.get("status") != Status.INVALID_OP_CODE:
-                raise
-            self.job.streamer = False
-            return
-        self.stream = read_long(body, "the id of a data streamer")
-
-    def _flags(self) -> StreamerFlag:
-        overwrite = StreamerFlag.ALLOW_OVERWRITE if self.job.overwrite else StreamerFlag(0)
-        return StreamerFlag.KEEP_BINARY | overwrite
-
-    def _send(self, count: int, views: list[memoryview]) -> None:
-        self.job.check_lease()
-        if self.stream is None:
+            self.job.check_lease()
             head = batch_head(cache_id(self.job.cache), count)
             self._puts.send(None, OpCode.CACHE_PUT_ALL, head, *views)
-        else:
-            self.last = count, views
-            head = streamer_head(self.stream, self._flags(), count)
-            self._puts.send(None, OpCode.DATA_STREAMER_ADD_DATA, head, *views)
 
     def _cause(self, error: ServerError) -> IgniteTFError:
-        """Find out why a data streamer failed, because its own error does not say.
-
-        The last rows sent are written again without it; it does no harm that they are stored then.
-        """
-        if self.stream is None or self.last is None:
-            failed = "Failed to update keys" in error.message
-            return (memory_full(self.job.client) if failed else None) or error
-        count, views = self.last
-        head = batch_head(cache_id(self.job.cache), count)
-        try:
-            with self.job.client.channel() as channel:
-                channel.receive(channel.send(OpCode.CACHE_PUT_ALL, head, *views))
-        except ServerError as found:
-            return memory_full(self.job.client) or found
-        except IgniteTFError as found:
-            return found
-        return error
-
-    def _flush(self, flags: StreamerFlag) -> None:
-        self._puts.finish()
-        if self.stream is None:
-            return
-        request = streamer_head(self.stream, self._flags() | flags, 0)
-        self._puts.channel.call(
-            OpCode.DATA_STREAMER_ADD_DATA, request, timeout_s=self.job.flush_timeout_s
-        )
-        if flags & StreamerFlag.CLOSE:
-            self.stream = None
+        """Return why rows were refused: of a failed update the node only names the keys."""
+        failed = "Failed to update keys" in error.message
+        return (memory_full(self.job.client) if failed else None) or error
 
 
 # Each node needs a connection and a thread here; with more nodes, rows go to any of them.

@@ -285,7 +285,7 @@ class Channel(Requester):
         self._buffers.shrink(_RESTING_BLOCK_BYTES, _RESTING_BYTES)
 
     def close(self) -> None:
-        """Close the connection, which also ends its cursors and streamers on the server."""
+        """Close the connection, which also ends its cursors on the server."""
         if self._gone:
             return
         # A forked child must not end the connection of its parent.

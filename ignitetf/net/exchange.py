@@ -157,13 +157,6 @@ class Exchange(Generic[Tag]):
             return max(1, first_bytes(self._client, self._most_window))
         return max(1, min(self._most_bytes, sum(lane.window.size for lane in self._lanes)))
 
-    @property
-    def channel(self) -> Channel:
-        """The first connection, for requests of another kind while nothing is under way."""
-        if not self._lanes:
-            self._open()
-        return self._lanes[0].channel
-
     def send(self, tag: Tag, op: OpCode, *buffers: Any, expects: int = 0) -> None:
         """Send a request; if the windows are full, receive answers first.
 

@@ -56,7 +56,7 @@ def damaged(what: str) -> Iterator[None]:
 
 
 def read_long(body: memoryview, what: str) -> int:
-    """Read a 64-bit number: the answer to CACHE_GET_SIZE, or the id of a cursor or streamer."""
+    """Read a 64-bit number: the answer to CACHE_GET_SIZE, or the id of a cursor."""
     with damaged(what):
         return int(struct.unpack_from("<q", body, 0)[0])
 

@@ -16,7 +16,6 @@ __all__ = [
     "Feature",
     "OpCode",
     "Status",
-    "StreamerFlag",
     "TypeCode",
     "java_hash",
     "java_hash_lower",
@@ -69,8 +68,6 @@ class OpCode(IntEnum):
     CLUSTER_GET_STATE = 5000
     CLUSTER_CHANGE_STATE = 5001
     CLUSTER_GROUP_NODE_ENDPOINTS = 5102
-    DATA_STREAMER_START = 8000
-    DATA_STREAMER_ADD_DATA = 8001
 
 
 class TypeCode(IntEnum):
@@ -128,16 +125,6 @@ class BinaryFlag(IntFlag):
     OFFSET_ONE_BYTE = 0x0008
     OFFSET_TWO_BYTES = 0x0010
     COMPACT_FOOTER = 0x0020
-
-
-class StreamerFlag(IntFlag):
-    """Flags of the data streamer (byte); data are only stored once FLUSH or CLOSE is answered."""
-
-    ALLOW_OVERWRITE = 0x01
-    SKIP_STORE = 0x02
-    KEEP_BINARY = 0x04
-    FLUSH = 0x08
-    CLOSE = 0x10
 
 
 class Feature(IntFlag):

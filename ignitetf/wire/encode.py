@@ -1,4 +1,4 @@
-"""Encodes column batches into pages of entries for `put_all` and the data streamer.
+"""Encodes column batches into pages of entries for `put_all`.
 
 source -> Batch -> **page of entries** -> cache
 

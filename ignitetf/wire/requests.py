@@ -13,7 +13,6 @@ silently accept what is left of it.
 Source: Apache Ignite 2.17.0, `ClientMessageParser` and the request classes that it names:
 `ClientCacheRequest` (flags, transaction id), `ClientCacheScanQueryRequest`,
 `ClientCacheSqlFieldsQueryRequest`, `ClientCachePartitionsRequest`, `ClientTxStartRequest`,
-`ClientDataStreamerStartRequest`, `ClientDataStreamerAddDataRequest`,
 `ClientClusterGroupGetNodesEndpointsRequest`. The published table of the scan request calls the
 partition field a count, but the server reads one partition id (-1 for all). `BinaryWriterExImpl`
 (decimal: scale, length, big-endian magnitude whose first bit is the sign; timestamp: milliseconds,
@@ -32,7 +31,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from ignitetf.errors import ConfigError, SchemaError
-from ignitetf.wire.codes import StreamerFlag, TypeCode, java_hash
+from ignitetf.wire.codes import TypeCode, java_hash
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,8 +59,6 @@ __all__ = [
     "size_request",
     "sized_head",
     "sql_request",
-    "streamer_head",
-    "streamer_start_request",
     "transaction_end_request",
     "transaction_start_request",
     "type_request",
@@ -270,8 +267,6 @@ _COUNT: Final = struct.Struct("<i")
 _BATCH: Final = struct.Struct("<ibi")  # cache id, flags, number of keys or entries
 _SCAN: Final = struct.Struct("<ibbii?")  # cache id, flags, no filter, page size, partition, local
 _SCAN_PARTITION_AT: Final = 10
-_STREAMER_START: Final = struct.Struct("<ibiibi")
-_STREAMER_DATA: Final = struct.Struct("<qbi")  # streamer id, flags, number of entries
 
 _IN_TRANSACTION: Final = 2
 _WITH_EXPIRY: Final = 4
@@ -462,33 +457,6 @@ def type_request(type_id: int) -> bytes:
 def class_name_request(class_id: int) -> bytes:
     """Return the body of BINARY_TYPE_NAME_GET for a Java class."""
     return struct.pack("<bi", _JAVA, class_id)
-
-
-# The data streamer
-
-
-def streamer_start_request(
-    cache: int, flags: StreamerFlag, buffer_entries: int, thread_entries: int | None = None
-) -> bytes:
-    """Return the body of DATA_STREAMER_START, without a receiver.
-
-    Args:
-        cache: Id of the cache.
-        flags: The same as in `streamer_head`.
-        buffer_entries: Entries that the node collects per other node before passing them on.
-        thread_entries: The same per own thread; None for as many.
-    """
-    per_thread = buffer_entries if thread_entries is None else thread_entries
-    receiver, entries = TypeCode.NULL, 0
-    return _STREAMER_START.pack(cache, flags, buffer_entries, per_thread, receiver, entries)
-
-
-def streamer_head(streamer: int, flags: StreamerFlag, count: int) -> bytes:
-    """Return the body of DATA_STREAMER_ADD_DATA up to the first of `count` key-value pairs."""
-    return _STREAMER_DATA.pack(streamer, flags, count)
-
-
-# The cluster
 
 
 def nodes_request() -> bytes:

@@ -121,7 +121,7 @@ def wait_for_rows(client, cache, process):
 
 @pytest.mark.timeout(300)
 def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
-    """Through the data streamer, every second of these would halt the node."""
+    """Through Ignite's data streamer, every second of these would halt the node."""
     from ignitetf.node import Node
 
     chance = random.Random(SEED)
@@ -143,7 +143,7 @@ def test_a_loader_that_is_killed_at_full_speed_takes_no_node_along(node_home):
 
 
 def test_a_load_that_is_given_up_takes_no_node_along(client, cache_name):
-    """Bad input after many rows: the streams are closed before their connections."""
+    """Bad input after many rows, with requests under way."""
     from ignitetf.errors import SourceError
     from ignitetf.load.writer import Writer, register_types
     from ignitetf.tables.caches import create_cache
@@ -160,11 +160,11 @@ def test_a_load_that_is_given_up_takes_no_node_along(client, cache_name):
     )
     rows = Batch(Dense(np.arange(50_000)), {"X": Dense(np.arange(50_000))})
     register_types(client, schema)
-    for streamer in (True, False) * 4:
+    for _ in range(4):
         create_cache(client, CacheSpec(cache_name, partitions=8))
         with (
             pytest.raises(SourceError),
-            Writer(client, cache_name, schema, overwrite=False, streamer=streamer) as writer,
+            Writer(client, cache_name, schema) as writer,
         ):
             for _ in range(4):
                 writer.write(rows)

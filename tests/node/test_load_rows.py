@@ -172,37 +172,6 @@ def test_every_type_is_read_back_by_pyignite_and_sql(client, cache_name):
     ]
 
 
-def test_put_all_stores_what_the_streamer_stores(client, cache_name):
-    schema = Schema(f"{cache_name}_V", KEYS["long"][0], (Field("S", TypeCode.STRING, BYTES),))
-    texts = Runs.from_bytes([b"t" * (i % 50) for i in range(1000)])
-    batch = Batch(Dense(np.arange(1000)), {"S": texts})
-    contents = []
-    for streamer in (True, False):
-        name = f"{cache_name}_{streamer}"
-        create_cache(client, CacheSpec(name, partitions=1))
-        register_types(client, schema)
-        with Writer(client, name, schema, streamer=streamer, request_bytes=2000) as writer:
-            for part in batch.slices(100):
-                writer.write(part)
-        with client.channel() as channel:
-            body = channel.call(OpCode.QUERY_SCAN, scan_request(cache_id(name), 2000, 0))
-            contents.append(bytes(read_first_page(body)[1].data))
-    assert contents[0] == contents[1] and len(contents[0]) > 25_000
-
-
-def test_a_streamer_without_overwrite_keeps_old_rows_and_one_with_it_does_not(client, cache_name):
-    schema = Schema(
-        f"{cache_name}_V", KEYS["long"][0], (Field("N", TypeCode.INT, np.dtype("<i4")),)
-    )
-    create_cache(client, CacheSpec(cache_name, partitions=2))
-    register_types(client, schema)
-    for value, overwrite, expected in ((1, False, 1), (2, False, 1), (3, True, 3)):
-        batch = Batch(Dense(np.arange(9)), {"N": Dense(np.full(9, value, np.int32))})
-        with Writer(client, cache_name, schema, overwrite=overwrite, streamer=True) as writer:
-            writer.write(batch)
-        assert expected == client.cache(cache_name).get(5).N
-
-
 def test_voc_fills_images_and_annotations_side_by_side(client, cache_name, voc_dir):
     report = load_dataset(open_source("voc", str(voc_dir)), cache_name, client=client, partitions=8)
     annotations = report.parts[0]
@@ -296,23 +265,6 @@ def test_a_catalog_entry_is_text_that_every_client_reads(client, cache_name):
     load_dataset({"X": np.arange(3)}, cache_name, client=client)
     text = client.cache("IGNITETF_CATALOG").get(cache_name)
     assert f'"name":"{cache_name}"' in text
-
-
-@pytest.mark.parametrize("layout", ["rows", "blocks"])
-def test_a_load_through_the_streamer_is_the_same_data_set(client, cache_name, layout):
-    from ignitetf.load.loader import load_dataset
-    from ignitetf.tables.catalog import read_manifest
-
-    found = []
-    for streamer in (False, True):
-        rows = [{"A": i, "TEXT": f"row {i}"} for i in range(3000)]
-        load_dataset(
-            rows, cache_name, client=client, partitions=8, layout=layout, streamer=streamer,
-            if_exists="replace",
-        )  # fmt: skip
-        manifest = read_manifest(client, cache_name)
-        found.append((manifest.rows, manifest.checksum, manifest.partition_rows))
-    assert found[0] == found[1] and found[0][0] == 3000
 
 
 def test_sql_writes_to_a_data_set_by_its_name(client, cache_name):

@@ -32,7 +32,7 @@ from ignitetf.wire.answers import (
     string_at,
     uuid_at,
 )
-from ignitetf.wire.codes import Feature, OpCode, StreamerFlag, TypeCode
+from ignitetf.wire.codes import Feature, OpCode, TypeCode
 from ignitetf.wire.frames import handshake_request, request_frames, request_head
 from ignitetf.wire.requests import encode_bytes, encode_parameter, encode_string, encode_uuid
 
@@ -216,19 +216,6 @@ def test_types_and_the_cluster(number, active):
     # The platform of Java is 0; the newest topology against none.
     assert struct.unpack("<bi", requests.class_name_request(number)) == (0, number)
     assert struct.unpack("<qq", requests.nodes_request()) == (-1, -1)
-
-
-@given(ints, longs, st.sampled_from(range(32)), st.integers(1, 8192))
-def test_data_streamers(cache, streamer, flags, count):
-    flags = StreamerFlag(flags)
-    body = requests.streamer_start_request(cache, flags, count)
-    *numbers, receiver, entries = struct.unpack("<ibiibi", body)
-    assert numbers == [cache, flags, count, count]
-    assert (receiver, entries) == (TypeCode.NULL, 0)
-    body = requests.streamer_start_request(cache, flags, count, count + 1)
-    assert struct.unpack_from("<ii", body, 5) == (count, count + 1)
-    body = requests.streamer_head(streamer, flags, count)
-    assert struct.unpack("<qbi", body) == (streamer, flags, count)
 
 
 @pytest.mark.parametrize("login", [(None, None), ("ignite", "secret")])
