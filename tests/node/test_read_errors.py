@@ -300,7 +300,7 @@ def test_a_child_forked_at_any_moment_of_an_epoch_does_not_wait(client, cache_na
     for turn, columns in enumerate(batches):
         seen += columns["key"].tolist()
         kept.append(columns)  # the child frees memory of the parent's groups
-        if turn % 12 == 0 and (child := os.fork()) == 0:
+        if turn % 20 == 0 and (child := os.fork()) == 0:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(20)  # ends what waits for ever
             try:
@@ -311,7 +311,7 @@ def test_a_child_forked_at_any_moment_of_an_epoch_does_not_wait(client, cache_na
                 os._exit(0 if len(set(own)) == len(own) == count else 1)
             finally:
                 os._exit(2)
-        elif turn % 12 == 0:
+        elif turn % 20 == 0:
             _, status = os.waitpid(child, 0)
             assert status == 0, f"{'killed by' if status < 256 else 'ended with'} {status}"
     assert sorted(seen) == list(range(count))
