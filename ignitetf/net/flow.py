@@ -226,7 +226,7 @@ class Flow:
     def _wait_for_ends(self) -> None:
         """Wait until the nodes have said that no more rows follow; raise what they said instead."""
         while self._error is None and (self._units["state"] != UnitState.ENDED).any():
-            for thread in list(self._threads):
+            for thread in filter(threading.Thread.is_alive, list(self._threads)):
                 thread.join(_POLL_S)
         if self._error is not None:
             raise self._error
@@ -235,7 +235,8 @@ class Flow:
         self._stopped.set()
         self._landing.stop()
         until = time.monotonic() + _CLOSING_S
-        for thread in self._threads:
+        # One whose start was interrupted, or is under way, cannot be waited for.
+        for thread in filter(threading.Thread.is_alive, list(self._threads)):
             thread.join(max(0.0, until - time.monotonic()))
 
     def _start(self, units: Sequence[int]) -> None:

@@ -233,6 +233,23 @@ def test_giving_up_does_not_wait_for_a_node_that_says_nothing(build, monkeypatch
         assert not thread.is_alive()
 
 
+def test_an_interrupt_while_a_thread_starts_is_told_as_one(build, monkeypatch):
+    rows = build().rows
+    filtered = open_rows(rows.reader.name, client=rows.reader.client, where="LABEL >= 0")
+    start = threading.Thread.start
+
+    def interrupted(self):
+        if self.name.startswith("ignitetf-read-"):
+            raise KeyboardInterrupt
+        start(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(filtered.batches(16))
+    assert sum(len(batch["key"]) for batch in filtered.batches(16)) == ROWS
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_is_told_and_its_parent_goes_on(build, monkeypatch):
