@@ -2,12 +2,12 @@
 
 arguments, reader -> **access** -> rows
 
-The keys of a cache, or of the rows that `where=` selects, are read once. A load that gave out keys
-has recorded all that is needed. Otherwise one SQL statement reads the keys alone, and only a cache
-without a table is scanned whole.
+The keys of a cache, or of the rows that `where=` selects, are read once. If the load generated the
+keys, the manifest has recorded all that is needed. Otherwise one SQL statement reads only the keys.
+A cache without a table is scanned completely.
 
 Rows are numbered in the order of their keys, which for loaded data is the order of the source. So a
-row has the same number in every program, whatever order, epoch and shard its training reads.
+row has the same number in every program, independent of order, epoch and shard.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def key_order_of(
     shard: Shard,
     window_bytes: int,
 ) -> KeyOrder | BlockOrder:
-    """Return the order of the rows by `keys` or `global`; reads the keys unless they are known.
+    """Return the order of the rows for `keys` or `global`; reads the keys unless they are known.
 
     Raises:
         ConfigError: The rows cannot be read by key, or an argument does not fit.
@@ -99,7 +99,7 @@ def _check_blocks(reader: CacheReader, what: str) -> None:
 
 
 def _check_dropped(reader: CacheReader, what: str) -> None:
-    """Raise ConfigError if rows are dropped for their nulls, so that their number is unknown."""
+    """Raise ConfigError if rows with nulls are dropped, because their number is then unknown."""
     if reader.options.nulls == "drop":
         raise ConfigError(
             f"{reader.name}: {what} needs the number of rows, which nulls='drop' leaves open",
@@ -135,11 +135,11 @@ class Access:
             return self._keys
 
     def numbers(self, index: Any) -> Numbers:
-        """Convert what stands in `rows[...]` to row numbers; negative ones count from the end.
+        """Convert the index in `rows[...]` to row numbers; negative ones count from the end.
 
         Raises:
             OutOfRange: A number is beyond the last row.
-            ConfigError: It is neither a slice nor made of whole numbers.
+            ConfigError: The index is neither a slice nor made of whole numbers.
         """
         count = len(self.keys)
         if isinstance(index, slice):
@@ -164,22 +164,22 @@ class Access:
         return np.where(numbers < 0, numbers + count, numbers)
 
     def rows(self, numbers: Numbers) -> Batch:
-        """Return rows by number, in the order asked for; numbers may be repeated.
+        """Return rows by number, in the order of the numbers, which may be repeated.
 
         Raises:
-            DataChanged: A row is gone, unless `on_change` lets that pass and it is left out.
+            DataChanged: A row was removed. If `on_change` allows that, the row is left out instead.
         """
         return _rows(self._reader, self.keys, numbers)
 
     def sample(self, count: Any, seed: Any) -> Numbers:
-        """Return the numbers of `count` different rows, the same ones for the same seed."""
+        """Return the numbers of `count` different rows; the same seed returns the same rows."""
         total = len(self.keys)
         count = whole_argument("n", count, 0, total)
         seed = whole_argument("seed", seed, 0, _LARGEST_SEED)
         return Permutation(total, seed, 0)(np.arange(count, dtype=np.int64))
 
     def by_key(self, keys: Any, missing: Any) -> Batch:
-        """Return the rows with these keys, in the order asked for.
+        """Return the rows with these keys, in the order of `keys`.
 
         Raises:
             KeyNotFound: A key is missing, and `missing` is `error`.
@@ -196,7 +196,7 @@ class Access:
             if missing == "error":
                 raise self._not_found(column, int(numbers[0]), len(numbers))
 
-        # Different keys get different numbers below; the same key asked for twice is one row.
+        # Each different key gets one number below; a key that is passed twice is fetched once.
         marks = asked.marks(np.arange(len(asked)))
         _, first, places = np.unique(marks, return_index=True, return_inverse=True)
         numbers = first[places].astype(np.int64)
@@ -223,7 +223,7 @@ def _rows(
     numbers: Numbers,
     on_missing: Callable[[Numbers], None] | None = None,
 ) -> Batch:
-    """Return the rows of these key numbers, in their order; numbers may be repeated."""
+    """Return the rows of these key numbers, in the given order; numbers may be repeated."""
     once, places = np.unique(numbers, return_inverse=True)
     with reader.explained():
         parts = list(KeyReading(reader, keys, once, on_missing=on_missing).batches())
@@ -239,10 +239,10 @@ def _rows(
 
 
 def _key_column(field: Field, keys: Any) -> Column:
-    """Convert keys given by a caller to a column.
+    """Convert the caller's keys to a column.
 
     Raises:
-        ConfigError: They are not of this type.
+        ConfigError: The keys are not of this type.
     """
     if field.type in INTEGERS:
         return Dense(_integer_keys(field, keys))
@@ -287,20 +287,20 @@ def _text_key(field: Field, key: Any) -> bytes:
 
 # 134 million integer keys.
 _MOST_BYTES: Final = 1 << 30
-# Rows that may be added between the count and the reading of the keys.
+# Number of rows that may be added after the count and before the keys are read.
 _MORE: Final = 1 << 16
 
 
 def read_keys(reader: CacheReader, name: OrderName, most_bytes: int = _MOST_BYTES) -> Keys:
-    """Return the keys of all rows that a reader reads, of its split if it has one.
+    """Return the keys of all rows that a reader reads; if it has a split, only those of the split.
 
     Args:
         reader: The cache.
-        name: `keys` wants them in ascending order, `global` in any that is the same each time.
-        most_bytes: Limit for the memory that they take.
+        name: `keys` needs ascending keys; `global` needs any order that is the same each time.
+        most_bytes: Limit for the memory of the keys.
 
     Raises:
-        ConfigError: There are too many, or they have no order.
+        ConfigError: There are too many keys, or the keys have no order.
     """
     keys = _every_key(reader, name, most_bytes)
     if reader.own_keys is None or reader.selection is not None:
@@ -309,10 +309,10 @@ def read_keys(reader: CacheReader, name: OrderName, most_bytes: int = _MOST_BYTE
 
 
 def _of_split(reader: CacheReader, split: Split, keys: Keys) -> Keys:
-    """Return those keys that belong to a split."""
+    """Return the keys that belong to a split."""
     chosen = None
     if split.by is not None:
-        # The field decides, too: the keys of the split are read from the data.
+        # The split also depends on a field, so its keys are read from the data.
         rows = survey(reader.client, reader.name, split.by.name, reader.options)
         parts = [some.marks[split.has(some.marks, some.values)] for some in rows]
         chosen = np.sort(np.concatenate([*parts, np.empty(0, np.uint64)]))
@@ -326,7 +326,7 @@ def _of_split(reader: CacheReader, split: Split, keys: Keys) -> Keys:
 
 
 def _are_in(marks: NDArray[np.uint64], chosen: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return for each mark whether it is among some ascending ones."""
+    """Return for each mark whether the ascending array `chosen` contains it."""
     if not len(chosen):
         return np.zeros(len(marks), np.bool_)
     places = np.minimum(np.searchsorted(chosen, marks), len(chosen) - 1)
@@ -352,7 +352,8 @@ def _every_key(reader: CacheReader, name: OrderName, most_bytes: int) -> Keys:
 
 def _every_integer(reader: CacheReader, most_bytes: int) -> IntegerKeys:
     size = reader.client.cache_size(reader.cache)
-    # Memory is committed only where keys are written, so a filter may select far fewer.
+    # The system commits memory only where keys are written. So this costs little, even if a filter
+    # selects far fewer keys.
     found = np.empty(min(size + _MORE, most_bytes // 8 + 1), np.int64)
     count = 0
     for anew, batch in _key_batches(reader, reader.schema.key):
@@ -418,7 +419,7 @@ def _check_bytes(reader: CacheReader, nbytes: int, most_bytes: int) -> None:
 
 
 def _key_batches(reader: CacheReader, key: Field) -> Iterator[tuple[bool, Batch]]:
-    """Yield all keys, read as `key`, and whether those before do not count."""
+    """Yield batches of all keys, read as `key`, each with whether to discard the ones before it."""
     table = reader.selection if reader.selection is not None else reader.whole_table()
     if table is not None:
         yield from statement_batches(reader, table, key)

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 DEFAULT_HOST, DEFAULT_PORT = "localhost", 10800
-# What IGNITE_DATASET_LOCAL may say.
+# The accepted values of IGNITE_DATASET_LOCAL.
 _TRUTH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
     ("", "0", "false", "no", "off"), False
 )
@@ -78,7 +78,7 @@ def settings_of(
     """Build connection settings from the arguments; a missing address is resolved as usual.
 
     Raises:
-        ConfigError: The host has a port in it, or the settings do not fit together.
+        ConfigError: The host contains a port, or the settings contradict each other.
     """
     host, port = given["host"], given["port"]
     if host.count(":") == 1:
@@ -125,12 +125,12 @@ def retry_seconds(on_node_loss: str) -> float | None:
 
 
 def page_rows(page_size: Any) -> int | None:
-    """Return the number of entries in a page; None and 0 leave it open."""
+    """Return the number of entries in a page; None if the argument is None or 0."""
     return whole_argument("page_size", page_size or 0, 0, (1 << 31) - 1) or None
 
 
 def shard_of(shard: Any) -> Shard:
-    """Return the shard of an argument; None looks it up in TF_CONFIG."""
+    """Return the shard of a `shard=` argument; for None the shard is taken from TF_CONFIG."""
     if shard is None:
         return _shard_of_config(os.environ.get("TF_CONFIG"))
     if hasattr(shard, "num_input_pipelines"):
@@ -139,7 +139,7 @@ def shard_of(shard: Any) -> Shard:
 
 
 def _shard_of_config(text: str | None) -> Shard:
-    """Return this worker's shard according to TF_CONFIG; the chief comes first."""
+    """Return this worker's shard according to TF_CONFIG; the chief is the first worker."""
     if not text:
         return Shard()
     try:
@@ -156,7 +156,7 @@ def _shard_of_config(text: str | None) -> Shard:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Check a boolean argument; a string is refused, because in Python any text is true."""
+    """Return a checked boolean argument; refuses strings, because "false" is true in Python."""
     if not isinstance(value, (bool, np.bool_)):
         raise ConfigError(f"{name}={value!r}", hint="True or False")
     return bool(value)
@@ -191,7 +191,7 @@ def order_of(
     shard: Shard,
     window_bytes: int,
 ) -> ScanOrder:
-    """Return the order of the rows of these partitions, by scans."""
+    """Return the order in which scans read the rows of these partitions."""
     seed, even = seed_of(seed), even_of(even)
     window_bytes = window_limit(window_bytes)
     if even is not None and not reader.counts_are_exact:
@@ -226,7 +226,7 @@ def _count_split(reader: CacheReader) -> None:
 
 
 def order_name(order: Any, global_batch: Any = None) -> OrderName:
-    """Check the name of an order; None takes the one that `global_batch` needs."""
+    """Return the checked name of an order; for None the order that `global_batch` needs."""
     if order is None:
         return "scan" if global_batch is None else "global"
     for known in get_args(OrderName):
@@ -241,12 +241,12 @@ def order_name(order: Any, global_batch: Any = None) -> OrderName:
 
 
 def window_limit(value: Any) -> int:
-    """Check the bytes of a window in which rows are shuffled."""
+    """Return the checked size in bytes of a shuffle window."""
     return whole_argument("window_bytes", value, 1, psutil.virtual_memory().total)
 
 
 def step_rows(global_batch: Any, shard: Shard) -> int | None:
-    """Check the number of rows of a global step; None leaves it open."""
+    """Return the checked number of rows of a global step; None if it is not given."""
     if global_batch is None:
         return None
     rows = whole_argument("global_batch", global_batch, 1)
@@ -258,19 +258,19 @@ def step_rows(global_batch: Any, shard: Shard) -> int | None:
 
 
 def seed_of(seed: Any) -> int | None:
-    """Check the seed of a shuffle; None does not shuffle."""
+    """Return the checked seed of a shuffle; None does not shuffle."""
     return None if seed is None else whole_argument("shuffle", seed, 0, (1 << 128) - 1)
 
 
 def even_of(even: Any) -> Even | None:
-    """Check how workers get the same number of rows; None lets them differ."""
+    """Return the checked `even` argument; with None, workers may have different numbers of rows."""
     if even not in (None, "pad", "drop"):
         raise ConfigError(f"even={even!r}", hint="one of pad, drop, None")
     return even  # type: ignore[no-any-return]
 
 
 def label_of(names: list[str], cache: str) -> str:
-    """Return the name of the label field; there must be exactly one, and other fields beside it."""
+    """Return the name of the label field; requires exactly one label and other fields."""
     found = [n for n in names if n.lower() in _LABELS]
     if len(found) != 1 or len(names) < 2:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Reads what a shard has left of an epoch, in its order, and cuts batches.
+"""Reads the remaining rows of a shard's epoch, in order, and cuts batches.
 
-Scans are read in windows, which are permuted, and of which the wanted rows are cut out; rows by key
-in the order of their keys' numbers; blocks in a global order by `blocks`.
+Scans are read in windows: each window is permuted, and the wanted rows are cut out of it. Rows by
+key are read in the order of their keys' numbers. Blocks in a global order are read by `blocks`.
 
 plan, key order, blocks + reader -> **batches** -> rows
 """
@@ -47,10 +47,10 @@ __all__ = [
     "read_rows",
 ]
 
-# Batches are joined until they have this many bytes, because each hand-over to TensorFlow has a
-# cost. A full page crosses alone, blocks about as many together as fill a page.
+# Batches are joined until they have this many bytes, because each transfer to TensorFlow has a
+# fixed cost. A full page is passed on alone; blocks are joined until they about fill a page.
 _LEAST_BYTES: Final = PAGE_BYTES * 3 // 4
-# From so many bytes on, another page costs less than the copy that adds to this one.
+# From this size on, starting another page costs less than copying the rows into this one.
 _LEAST_OWN_BYTES: Final = PAGE_BYTES // 8
 
 
@@ -61,14 +61,14 @@ def read_rows(
     shard: Shard,
     batch_rows: int | None = None,
 ) -> Generator[Batch, None, None]:
-    """Yield the rows that a shard has left from a position on, in order.
+    """Yield the remaining rows of a shard from a position on, in order.
 
     Args:
         reader: The cache.
         order: The order of its rows.
         position: Where to begin.
-        shard: Whose rows.
-        batch_rows: Rows of the batches that will be cut; rows that make one land side by side.
+        shard: The worker that reads.
+        batch_rows: Rows of the batches that will be cut; the rows of a batch land side by side.
     """
     if isinstance(order, KeyOrder):
         slices = order.slices(position, shard)
@@ -100,7 +100,7 @@ def read_places(
 
 
 def _unique(numbers: Numbers) -> list[int]:
-    """Return where to cut numbers so that none is repeated between two cuts."""
+    """Return the places at which to cut numbers, so that none is repeated between two cuts."""
     ordered = np.sort(numbers)
     if (ordered[1:] != ordered[:-1]).all():
         return [0, len(numbers)]
@@ -114,7 +114,10 @@ def _unique(numbers: Numbers) -> list[int]:
 
 
 def check_total(reader: CacheReader, keys: Keys) -> None:
-    """Compare the number of entries of a cache with that of its keys, by the reader's policy."""
+    """Compare the number of entries of a cache with the number of its keys.
+
+    The reader's `on_change` policy decides what a difference leads to.
+    """
     if reader.is_blocks:
         return
     if reader.selection is not None:
@@ -179,9 +182,10 @@ class _Scan:
             at += size
 
     def _takes_more(self, shard: Shard, stop: int) -> bool:
-        """Whether rows that were added since the rows were counted are read, too.
+        """Whether to read rows that were added after the count, too.
 
-        A shuffle has them among the others, so that a cut would leave out others in their place.
+        A shuffle mixes added rows with the others. If it were cut at the counted number of rows,
+        other rows would be lost.
         """
         order = self._order
         is_cut = not order.known or order.even is not None or stop < order.own_rows(shard)
@@ -197,7 +201,7 @@ class _Scan:
 
     def _shuffled(self, windows: Sequence[Window]) -> Iterator[Batch]:
         reader, order = self._reader, self._order
-        # If the number of rows is certain, each row goes to its place as soon as it arrives.
+        # If the number of rows is certain, each row is written to its place when it arrives.
         is_certain = order.known and reader.options.on_change == "error"
         if not is_certain or reader.options.raw_nulls:
             return self._permuted(windows)
@@ -206,7 +210,7 @@ class _Scan:
         return self._landed(windows)
 
     def _landed(self, windows: Sequence[Window]) -> Iterator[Batch]:
-        """Yield permuted windows whose rows land in their places."""
+        """Yield permuted windows; the rows are written directly to their places."""
         at = 0
         while at < len(windows):
             last, rows = at + 1, windows[at].rows
@@ -223,7 +227,7 @@ class _Scan:
             at = last
 
     def _places(self, windows: Sequence[Window]) -> tuple[list[int], Permutation]:
-        """Return the partitions of some windows, and where their rows go."""
+        """Return the partitions of some windows, and the places of their rows."""
         partitions: list[int] = []
         places, firsts, base = [], list[int](), 0
         for window in windows:
@@ -271,7 +275,7 @@ class _Scan:
                 yield whole[index[start : start + step]]
 
     def _by_window(self, windows: Sequence[Window]) -> Iterator[tuple[Window, Iterator[Batch]]]:
-        """Yield each window and what arrives of it, in the order of scans; to be taken whole."""
+        """Yield each window and its batches in scan order; the caller must consume all of them."""
         partitions = [p for w in windows for p in w.partitions]
         ends = (np.cumsum([len(w.partitions) for w in windows]) - 1).tolist()
         with contextlib.closing(self._reader.batches(partitions, ends)) as items:
@@ -292,9 +296,9 @@ def join_batches(
     """Join batches up to about a page, or cut them to exactly `exact_rows`.
 
     Pages of many rows have a multiple of `ALIGNED_ROWS` rows. For any dtype these are a multiple of
-    64 bytes, so TensorFlow can cut batches out of the page without a copy. Batches that follow each
-    other in memory are one view of it; one that begins elsewhere begins another page, if the last
-    one is not small.
+    64 bytes, so TensorFlow can cut batches out of the page without a copy. Batches that are next to
+    each other in memory become one view. A batch that begins elsewhere in memory starts a new page,
+    unless the current page is still small.
     """
     if exact_rows is not None:
         yield from _cut(batches, exact_rows, drop_remainder)
@@ -326,7 +330,7 @@ def join_batches(
 def cut_batches(
     batches: Generator[Batch, None, None], sizes: Iterable[int]
 ) -> Generator[list[Batch], None, None]:
-    """Cut batches into others of these sizes, as the parts of each; the last may be shorter."""
+    """Yield batches of these sizes, each as a list of its parts; the last may be shorter."""
     waiting: list[Batch] = []
     rows = 0
     with contextlib.closing(batches):
@@ -336,7 +340,7 @@ def cut_batches(
                 rows += len(batch)
             if not rows:
                 return
-            # The batch that goes beyond the size is the last one.
+            # Only the last batch can exceed the size.
             more = max(0, rows - size)
             last = waiting.pop()
             yield [*waiting, last[: len(last) - more]]
@@ -351,13 +355,13 @@ def batch_parts(
     batch_size: int | None,
     drop_remainder: bool,
 ) -> Generator[list[Batch], None, None]:
-    """Cut the rows that a shard has left into batches, as the parts of each.
+    """Yield the batches of a shard's remaining rows, each as a list of its parts.
 
     Args:
-        batches: These rows.
-        order: Their order.
-        position: Where they begin.
-        shard: Whose they are.
+        batches: The remaining rows.
+        order: The order of the rows.
+        position: The position of the first row.
+        shard: The worker that reads.
         batch_size: Rows per batch; None for this worker's part of each global step.
         drop_remainder: Leave out an incomplete last batch.
     """
@@ -376,7 +380,7 @@ def _cut(
 
 
 def closing_batches(batches: Generator[Batch, None, None]) -> Iterator[Batch]:
-    """Yield the batches, and close the generator however the iteration ends."""
+    """Yield the batches, and always close the generator when the iteration ends."""
     with contextlib.closing(batches):
         yield from batches
 

@@ -1,14 +1,15 @@
-"""The global order of rows that are stored in blocks, and their rows in it.
+"""The global order of rows that are stored in blocks, and the reading of rows in that order.
 
 manifest, key order -> **blocks** -> reading -> rows
 
-Each epoch the blocks are permuted. Consecutive ones make a window of a limited number of bytes, and
-the rows of each window are permuted. Both permutations are computed from seed and epoch, so that
-any place can be looked up: only the number of rows in each block is kept, nothing for each row.
+Each epoch permutes the blocks. Consecutive blocks make a window of a limited number of bytes, and
+the rows of each window are permuted. Both permutations are computed from seed and epoch, so any
+place can be looked up. Memory holds only the number of rows of each block, nothing for each row.
 
-The blocks that have wanted rows of a window are read by their keys, and each row goes to its place
-as soon as it is here. So memory holds the rows of a window that are handed over, and the blocks that
-are on their way. Each worker of several reads nearly all blocks, for its part of each.
+The blocks that contain wanted rows of a window are fetched by key, and each row is written to its
+place when it arrives. So memory holds the rows of the window that is passed on, and the blocks that
+are being received. With several workers, each worker reads nearly all blocks and uses its part of
+each.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class _EpochBlocks:
 
 @dataclass(frozen=True)
 class BlockOrder(StepOrder):
-    """The order of rows that are stored in blocks; without a seed, that in which they are stored.
+    """The order of rows that are stored in blocks; without a seed, the stored order.
 
     Attributes:
         blocks: The blocks.
@@ -129,12 +130,12 @@ class BlockOrder(StepOrder):
         return _layout(self.blocks, self.seed, epoch, limit)
 
     def stands_at(self, epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where the row of each place stands among the rows of `layout`."""
+        """Return for each place the index of its row among the rows of `layout`."""
         if self.seed is None:
             return places
         windows = self.layout(epoch).windows
         window = np.searchsorted(windows, places, side="right") - 1
-        # Places rise but for rows that are repeated, so this costs hardly more than a pass.
+        # Places ascend except for repeated rows, so this costs hardly more than one pass.
         by_window = np.argsort(window, kind="stable")
         cuts = np.flatnonzero(np.diff(window[by_window])) + 1
         found = np.empty_like(places)
@@ -185,14 +186,14 @@ def _permutation(count: int, seed: int, epoch: int, window: int) -> Permutation:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The rows that a worker wants of the blocks of a window.
+    """The rows that a worker needs from the blocks of a window.
 
     Attributes:
-        blocks: Numbers of the blocks, in the order in which they are asked for.
-        bounds: Of block i the rows `bounds[i]` to `bounds[i + 1]` of `rows` are wanted.
-        rows: Numbers of the rows within their blocks, ascending in each.
-        places: Place in the window's part of each of these rows.
-        last: Whether the epoch ends with these.
+        blocks: Numbers of the blocks, in the order of the requests.
+        bounds: The rows needed from block i are `rows[bounds[i] : bounds[i + 1]]`.
+        rows: Numbers of the rows within their blocks, ascending in each block.
+        places: Place of each of these rows in the worker's part of the window.
+        last: Whether the epoch ends with these rows.
     """
 
     blocks: Numbers
@@ -205,12 +206,12 @@ class _Wanted:
 def read_blocks(
     reader: CacheReader, order: BlockOrder, position: Position, shard: Shard
 ) -> Generator[Batch, None, None]:
-    """Yield the rows that a worker has left from a position on, in order.
+    """Yield the remaining rows of a worker from a position on, in order.
 
     Raises:
-        DataChanged: A block is gone or has other rows, unless `on_change` lets that pass.
-        PartitionLost: A partition has no owner left.
-        SchemaError: A record does not fit; names cache, key and field.
+        DataChanged: A block was removed or has other rows, unless `on_change` allows that.
+        PartitionLost: A partition has lost all owners.
+        SchemaError: A record does not match the schema; names cache, key and field.
     """
     pools = reader.window_pools
     pool = pools.pop() if pools else BufferPool(order.window_bytes)
@@ -231,7 +232,7 @@ class _Reading:
         self._reader = reader
         self._order = order
         self._pool = pool
-        # If the number of rows is certain, each row goes to its place as soon as it arrives.
+        # If the number of rows is certain, each row is written to its place when it arrives.
         options = reader.options
         self._certain = options.on_change == "error" and not options.raw_nulls
 
@@ -244,7 +245,7 @@ class _Reading:
                     rest = yield from self._window(wanted, found, rest)
 
     def _windows(self, position: Position, shard: Shard) -> Iterator[_Wanted]:
-        """Yield what a worker wants of each window of which it has rows left."""
+        """Yield the rows that a worker needs from each window in which it has rows left."""
         order = self._order
         slices = order.slices(position, shard)
         rows, start = len(slices), 0
@@ -258,7 +259,7 @@ class _Reading:
         layout = self._order.layout(epoch)
         at = self._order.stands_at(epoch, slices.places(start, stop))
         first = int(at.min())
-        # All rows of a range, as one worker wants them: faster than to sort.
+        # A single worker needs all rows of a range; inverting the order is faster than sorting.
         whole = int(at.max()) - first + 1 == len(at)
         places = inverse(at - first) if whole else np.argsort(at, kind="stable")
         at = at[places]
@@ -269,7 +270,7 @@ class _Reading:
         return _Wanted(number[begins], np.append(begins, len(at)), rows, places, last)
 
     def _found(self, planned: Sequence[_Wanted]) -> Generator[Batch | None, None, None]:
-        """Yield the records of each block that the windows want, in their order; None if it is gone."""
+        """Yield the records of each needed block, in request order; None for a removed block."""
         reader, keys = self._reader, self._order.blocks.keys
         numbers = np.concatenate([wanted.blocks for wanted in planned])
         cuts = np.cumsum([0, *(len(wanted.blocks) for wanted in planned)]).tolist()
@@ -297,7 +298,7 @@ class _Reading:
         found: Iterator[Batch | None],
         rest: Batch | None,
     ) -> Generator[Batch, None, Batch | None]:
-        """Yield the rows of a window; returns those that are handed over with the next one."""
+        """Yield the rows of a window; returns the rows that are yielded with the next window."""
         filling = Filling(wanted.places, self._pool, rest) if self._certain else None
         parts: list[Batch] = []
         places: list[NDArray[np.int64]] = []
@@ -326,7 +327,7 @@ class _Reading:
 
 
 def _planned(windows: Iterator[_Wanted]) -> list[_Wanted]:
-    """Take windows that are read at once."""
+    """Return the next windows, which are read together."""
     found, rows = list[_Wanted](), 0
     while rows < MOST_PLANNED and (wanted := next(windows, None)) is not None:
         found.append(wanted)
@@ -335,7 +336,7 @@ def _planned(windows: Iterator[_Wanted]) -> list[_Wanted]:
 
 
 def _sorted(parts: Sequence[Batch], places: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
-    """Yield rows in the order of their places, which need not be complete."""
+    """Yield rows in the order of their places; some places may have no row."""
     if not parts:
         return
     whole = concat(parts)

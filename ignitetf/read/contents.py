@@ -1,22 +1,21 @@
-"""What a data set holds: when it is opened, and whether that changes while it is read.
+"""The contents of a data set: what it has when opened, and whether that changes during reading.
 
 manifest, size of the cache -> **contents** -> reader
 
-A data set is what the cluster holds; the manifest says what a load stored, and others may have
-written or removed rows since. Opening compares the number of entries. If it is that of the load,
-and the keys do not show otherwise, the manifest's counts are used. If not, rows are counted where
-an order needs their number in each partition.
+A data set is what the cluster holds now. The manifest records what a load stored. Other programs
+may have written or removed rows since. Opening compares the number of entries. If it equals that of
+the load, and the keys do not contradict it, the manifest's counts are used. If not, rows are counted
+when an order needs their number in each partition.
 
-Rows that others removed and rows that were lost with a node look alike where a cache answers for
-lost partitions as if they were empty. The topology tells them apart: without a node that came or
-left since the load nothing can be lost.
+If a cache answers for lost partitions as if they were empty, lost rows look like removed rows. The
+topology distinguishes the two: if no node joined or left since the load, nothing can be lost.
 
-While rows are read, the entries of each partition are counted and compared (`Changes`): a lost
-partition scans as empty, without any error, under Ignite's default loss policy, and added or removed
-entries shift those that follow. The keys of a partition get a running checksum, in order. It does not
-depend on pages, connections, nodes or ways of reading. It is compared with that of an earlier epoch,
-and where rows are fetched again, with that of the rows delivered before. New values under the same
-keys are not detected.
+During reading, the entries of each partition are counted and compared (`Changes`), for two reasons.
+Under Ignite's default loss policy, a lost partition scans as empty without any error. And added or
+removed entries shift those that follow. The keys of a partition get a running checksum, in order.
+It does not depend on pages, connections, nodes or ways of reading. It is compared with the checksum
+of an earlier epoch. If rows are fetched again, it is compared with that of the rows delivered before.
+New values under the same keys are not detected.
 """
 
 from __future__ import annotations
@@ -70,20 +69,20 @@ __all__ = [
 
 _LONGS: Final = struct.Struct("<BqBq")
 
-# Loads whose counts this process has found to be those of other rows.
+# Loads whose recorded counts this process has found to be wrong for the current rows.
 _disproved: set[str] = set()
 
 
 class Opened(NamedTuple):
-    """What the cluster says of a name.
+    """The cluster's answers about a name.
 
     Attributes:
-        manifest: The manifest of the data set; None for a cache that no load of ours made.
-        partitions: Partitions of the cache; None if there is no such cache, 0 if the cluster does
-            not tell.
+        manifest: The manifest of the data set; None for a cache that ignitetf did not load.
+        partitions: Partitions of the cache; None if the cache does not exist, 0 if the cluster does
+            not report their number.
         nodes: The server nodes.
-        entries: Entries of the cache; None if there is no such cache.
-        ends: The smallest and the largest key, if they are whole numbers and were asked for.
+        entries: Entries of the cache; None if the cache does not exist.
+        ends: The smallest and the largest key, if they are whole numbers and were requested.
     """
 
     manifest: Manifest | None
@@ -95,14 +94,14 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a data set holds, as far as that is known without reading.
+    """The contents of a data set, as far as they are known without reading.
 
     Attributes:
-        entries: Entries of its cache.
-        rows: Its records.
+        entries: Number of entries of its cache.
+        rows: Number of its records.
         counts: Records in each partition; empty if they were not counted.
-        own_keys: The number of rows if their keys are 0, 1, 2 ..., else None.
-        is_as_loaded: Whether it is taken for what the load stored.
+        own_keys: The number of rows if their keys are 0, 1, 2 ..., otherwise None.
+        is_as_loaded: Whether it is assumed to be unchanged since the load.
     """
 
     entries: int
@@ -112,13 +111,13 @@ class Contents:
     is_as_loaded: bool = False
 
     def counted(self, counts: Sequence[int]) -> Contents:
-        """Return the contents after all rows were counted."""
+        """Return these contents with the numbers of a count of all rows."""
         rows = sum(counts)
         return replace(self, entries=rows, rows=rows, counts=tuple(counts))
 
 
 def look_up(client: Client, name: str) -> Opened:
-    """Return what the cluster says of a data set, or of the cache with this name."""
+    """Request from the cluster what it knows of a data set, or of the cache with this name."""
     ends = None
     text, journal, count, nodes, size, told = client.ask(
         manifest_question(client, name),
@@ -138,7 +137,7 @@ def look_up(client: Client, name: str) -> Opened:
         (size,) = client.ask(client.size_question(manifest.cache))
         if count and size is not None:
             break
-        # A replacement that ended in between has moved on.
+        # A replacement that finished in between uses another cache now.
         count = None
         before, manifest = manifest, read_manifest(client, name)
         if manifest == before:
@@ -152,12 +151,15 @@ def look_up(client: Client, name: str) -> Opened:
 
 
 def _check_unfinished(client: Client, name: str, text: str) -> None:
-    """Say that the first load of a data set has not finished; refuse blocks, which need its end."""
+    """Warn that the first load of a data set has not finished; raise an error for blocks.
+
+    Blocks can only be read once the load has finished.
+    """
     layout = None
-    # A damaged journal says nothing about the rows.
+    # A damaged journal contains no facts about the rows.
     with contextlib.suppress(SchemaError, KeyError, TypeError, AttributeError):
         journal = catalog(client).parse(name, text)
-        if journal["cache"] == name:  # not a replacement of a cache that no load of ours made
+        if journal["cache"] == name:  # not a replacement of a cache that ignitetf did not load
             layout = Storage.from_json(journal["options"]).layout
     hint = "'ignitetf load ... --if-exists resume' continues a load that was interrupted"
     if layout == "blocks":
@@ -178,7 +180,7 @@ def _partitions(client: Client, cache: str) -> int | None:
 
 
 def _gives_keys(manifest: Manifest) -> bool:
-    """Whether SQL can tell that the keys are those that the load gave out."""
+    """Whether SQL can check that the keys are the ones that the load generated."""
     facts = manifest.options
     return (
         manifest.layout == "rows"
@@ -189,7 +191,10 @@ def _gives_keys(manifest: Manifest) -> bool:
 
 
 def _ends_question(client: Client, cache: str) -> Question[tuple[int, int] | None]:
-    """Ask for the smallest and the largest key, which an index tells; None if it does not."""
+    """Return the query for the smallest and the largest key, answered from an index.
+
+    Its result is None if the cluster cannot answer it.
+    """
     table = rows_table(cache).replace('"', '""')
     text = f'SELECT MIN(_KEY), MAX(_KEY) FROM "{table}"'  # nosec B608
     request = statement_request(client, text, (), "PUBLIC", 16, None)
@@ -206,24 +211,24 @@ def _read_ends(body: memoryview) -> tuple[int, int] | None:
 
 
 def contents_of(found: Opened, entries: int, *, counts_matter: bool) -> Contents:
-    """Return what a data set holds.
+    """Return the contents of a data set.
 
     Args:
-        found: What the cluster says.
-        entries: Entries of its cache.
-        counts_matter: Whether counts that nothing has confirmed must not be used: where a change is
-            not an error, it would go unnoticed.
+        found: The cluster's answers.
+        entries: Number of entries of its cache.
+        counts_matter: Whether to refuse unconfirmed counts. Set it if a change is not reported as
+            an error, because wrong counts would then go unnoticed.
     """
     manifest = found.manifest
     if manifest is None:
         return Contents(entries, entries)
     facts = manifest.options
     if manifest.layout == "blocks":
-        # SQL does not reach the rows in blocks.
+        # SQL cannot read the rows inside blocks.
         return Contents(entries, manifest.rows, manifest.partition_rows, None, is_as_loaded=True)
     if entries != manifest.rows or facts.load in _disproved:
         return Contents(entries, entries)
-    # Different whole numbers from 0 to n - 1, n of them, are all of these.
+    # n different whole numbers from 0 to n - 1 are all the numbers in that range.
     is_proved = found.ends == (0, entries - 1)
     if (found.ends is not None or counts_matter) and not is_proved:
         return Contents(entries, entries)
@@ -232,15 +237,15 @@ def contents_of(found: Opened, entries: int, *, counts_matter: bool) -> Contents
 
 
 def disprove(manifest: Manifest | None) -> None:
-    """Do not use the counts of this load any more: a partition has other rows."""
+    """Stop using the counts of this load, because a partition has other rows."""
     if manifest is not None and manifest.layout == "rows":
         _disproved.add(manifest.options.load)
 
 
 def has_moved(client: Client, manifest: Manifest) -> bool:
-    """Whether a node has come or left since the load, so that rows may be lost.
+    """Whether a node has joined or left since the load, so that rows may be lost.
 
-    The list of nodes tells it at once; the map of partitions some time after a node was lost.
+    The list of nodes shows a lost node at once, the partition map only some time later.
     """
     client.nodes()
     version = client.topology
@@ -261,12 +266,12 @@ _LOST = (
 
 
 class Changes:
-    """What is known about the partitions of a cache, and what to do if they differ.
+    """Expected rows of the partitions of a cache, and the policy if they differ.
 
     Args:
         name: Name of the data set, for messages.
         policy: `error`, `warn` or `ignore`.
-        partitions: How many there are.
+        partitions: Number of partitions.
         counts: Entries by partition as the load stored them; empty if unknown.
     """
 
@@ -274,18 +279,18 @@ class Changes:
         self.name = name
         self.policy = policy
         self.source = "the load stored"
-        # By partition: entries that it must have, and those and their mark in an earlier epoch.
+        # For each partition: the expected entries; the entries and their mark in an earlier epoch.
         size = max(partitions, len(counts))
         self._counts, self._seen, self._marks = np.full((3, size), _UNKNOWN, np.int64)
         self._counts[: len(counts)] = counts
 
     @property
     def has_counts(self) -> bool:
-        """Whether it is known how many entries partitions must have."""
+        """Whether the expected number of entries of partitions is known."""
         return bool((self._counts != _UNKNOWN).any())
 
     def known_rows(self, partitions: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return how many entries each partition must have, or had, `[n]`; None if one is unknown."""
+        """Return the expected or last seen entries of partitions, `[n]`; None if one is unknown."""
         counts = self._counts[partitions]
         found = np.where(counts == _UNKNOWN, self._seen[partitions], counts)
         return None if (found == _UNKNOWN).any() else found
@@ -296,14 +301,14 @@ class Changes:
         self._counts[partition] = rows
 
     def other_count(self, partition: int, rows: int) -> DataChanged:
-        """Return the error of a partition that has another number of entries than is known."""
+        """Return the error for a partition whose number of entries differs from the known one."""
         expected = int(self._counts[partition])
         if expected in (rows, _UNKNOWN):
             return self._error(partition, _OTHER_KEYS)
         return self._error(partition, f"{rows} entries, {self.source} {expected}")
 
     def changed_while_read(self, partition: int) -> DataChanged:
-        """Return the error of a partition whose rows differ when they are read again."""
+        """Return the error for a partition whose rows differ when they are fetched again."""
         return DataChanged(
             f"{self.name}, partition {partition}: keys were added or removed while it was read",
             hint="or lost with a node that had no backup; load with --if-exists replace to change"
@@ -318,7 +323,7 @@ class Changes:
             self._tell(None, f"{rows} entries, there were {size} {when}")
 
     def check_lost(self, partitions: Sequence[int], stored: int, rows: int) -> None:
-        """Report partitions that are empty, of which the load stored rows."""
+        """Report partitions that are empty although the load stored rows in them."""
         shown = ", ".join(map(str, partitions[:_SHOWN])) + (
             ", ..." if len(partitions) > _SHOWN else ""
         )
@@ -334,7 +339,7 @@ class Changes:
         self._tell(None, found)
 
     def check_block(self, key: int, rows: int | None, expected: int) -> None:
-        """Compare the rows of a block with what the load stored; None if the block is gone."""
+        """Compare the rows of a block with what the load stored; None for a removed block."""
         if rows is None:
             self._tell(None, f"block {key} is gone")
         elif rows != expected:
@@ -347,7 +352,7 @@ class Changes:
 
         Args:
             partitions: The partitions, int64 `[n]`.
-            rows: Entries of each; of blocks, their records.
+            rows: Entries of each; for blocks, their records.
             marks: The mark of the keys of each.
         """
         counts, before = self._counts[partitions], self._marks[partitions]
@@ -381,21 +386,22 @@ class Changes:
 
 @contextlib.contextmanager
 def explained(client: Client, name: str, cache: str, partitions: int) -> Iterator[None]:
-    """Raise what is behind an error of reading, if the cluster can tell.
+    """Raise the cause of a read error instead of the error, if the cluster knows the cause.
 
-    Just after a node died its partitions scan as empty, so the entry count is the first to show it.
-    A data set that was replaced may have fewer partitions now, of which the node refuses the others.
+    Just after a node died, its partitions scan as empty, so the entry count shows the loss first.
+    A data set that was replaced may have fewer partitions now; the node refuses requests for the
+    others.
 
     Args:
         client: The connection.
         name: Name of the data set, for messages.
         cache: Its cache.
-        partitions: How many it had when it was opened.
+        partitions: Number of partitions when it was opened.
 
     Raises:
-        PartitionLost: Partitions have no owner.
-        DataChanged: It has another number of partitions.
-        IgniteTFError: The error itself.
+        PartitionLost: Partitions have lost all owners.
+        DataChanged: The number of partitions changed.
+        IgniteTFError: The original error, if no cause was found.
     """
     try:
         yield
@@ -446,7 +452,7 @@ def _replaced(client: Client, name: str, cache: str, partitions: int) -> DataCha
 
 
 def _partitions_now(client: Client, name: str, cache: str) -> int | None:
-    """Return the partitions of the cache; None if it is gone, but not the data set."""
+    """Return the number of partitions now; None if the cache is gone but the data set exists."""
     try:
         return client.partition_count(cache)
     except CacheNotFound:

@@ -1,4 +1,4 @@
-"""Columns on a device of JAX or PyTorch; neither is imported before a device is asked for.
+"""Columns on a device of JAX or PyTorch; neither is imported before a device is requested.
 
 NumPy columns -> **devices** -> rows (copies), train/resident (gathers)
 
@@ -24,27 +24,27 @@ __all__ = ["Device", "DeviceBatches", "Framework", "Source", "check_dense", "dev
 
 
 class Source(Protocol):
-    """Batches of NumPy columns that know how many rows they have handed out."""
+    """Iterator of batches of NumPy columns that counts the rows it has returned."""
 
     consumed: int
 
     def __next__(self) -> dict[str, Any]: ...
 
     def state(self, rows_consumed: int | None = None) -> dict[str, Any]:
-        """Return the state after so many rows."""
+        """Return the state after `rows_consumed` rows."""
 
     def close(self) -> None:
         """Stop reading."""
 
 
 class DeviceBatches(Iterator[dict[str, Any]]):
-    """Batches of an epoch on a device, and how far their consumer has come.
+    """Batches of an epoch on a device, with the consumer's position.
 
-    A thread reads and copies from the beginning on. It ends with the last batch, with an error,
-    with `close`, or when nothing refers to this object any more.
+    A thread reads and copies as soon as this object is created. It ends after the last batch, after
+    an error, on `close`, or when nothing refers to this object any more.
 
     Attributes:
-        consumed: Rows of the batches that the consumer has had.
+        consumed: Number of rows in the batches that the consumer has received.
     """
 
     def __init__(self, source: Source, device: Device, keys: bool, ahead: int) -> None:
@@ -53,7 +53,7 @@ class DeviceBatches(Iterator[dict[str, Any]]):
         self._device = device
         copier = _Copier(source, device, keys, ahead)
         self._next = copier.take
-        # Also when it is dropped, and before the interpreter ends.
+        # Runs also when this object is dropped, and before the interpreter exits.
         self._end = weakref.finalize(self, copier.end)
         copier.start()
 
@@ -78,7 +78,7 @@ class DeviceBatches(Iterator[dict[str, Any]]):
 
 
 class _Copier(threading.Thread):
-    """Keeps up to `ahead` batches on the device that the consumer does not have yet."""
+    """Copies up to `ahead` batches to the device before the consumer requests them."""
 
     def __init__(self, source: Source, device: Device, keys: bool, ahead: int) -> None:
         super().__init__(name="ignitetf-device", daemon=True)
@@ -96,7 +96,11 @@ class _Copier(threading.Thread):
     # The consumer's side
 
     def take(self) -> tuple[int, Any]:
-        """Wait for the next batch; raises what ended the thread, once, then StopIteration."""
+        """Wait for the next batch and return it.
+
+        If an error ended the thread, raises it once. After that, and after the last batch, raises
+        StopIteration.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._copied or self._ended)
             if self._copied:
@@ -110,7 +114,7 @@ class _Copier(threading.Thread):
         with self._changed:
             self._ending = True
             self._changed.notify_all()
-        # Garbage may be collected in the thread itself.
+        # The garbage collector may run this in the thread itself, which cannot join itself.
         if threading.current_thread() is not self:
             self.join()
         self._copied.clear()
@@ -135,7 +139,7 @@ class _Copier(threading.Thread):
             self._changed.wait_for(lambda: self._ending or len(self._copied) < self._ahead)
             return not self._ending
 
-    # A function of its own, so that nothing holds the batch while the thread waits for room.
+    # A separate function, so that no variable keeps the batch while the thread waits for room.
     def _copy_next(self) -> bool:
         batch = next(self._source, None)
         if batch is None:
@@ -159,22 +163,22 @@ T = TypeVar("T")
 
 
 class Device(Protocol):
-    """Memory of an accelerator, or of the host, in which a framework has its arrays."""
+    """Memory of an accelerator or of the host, which holds a framework's arrays."""
 
     def copy(self, columns: Any) -> Any:
-        """Begin to copy NumPy columns, and return what `arrived` takes."""
+        """Start to copy NumPy columns, and return the argument for `arrived`."""
 
     def arrived(self, copied: Any) -> Any:
-        """Return copied columns; work that is given to the device from now on sees their values."""
+        """Return copied columns; work that is sent to the device from now on sees their values."""
 
     def keep(self, columns: Any) -> Any:
-        """Copy columns that stay on the device, and wait for that."""
+        """Copy columns to the device to stay there, and wait until the copy is complete."""
 
     def part(self, numbers: Any, start: int, stop: int) -> Any:
-        """Return the row numbers `start` to `stop` of those that are on the device."""
+        """Return `numbers[start:stop]`, where `numbers` are row numbers on the device."""
 
     def gather(self, columns: Any, numbers: Any) -> Any:
-        """Return the rows with these numbers of columns that are on the device."""
+        """Return the rows with these numbers from columns on the device."""
 
     def free_bytes(self) -> int | None:
         """Return the free memory of an accelerator; None for the host's own, or if unknown."""
@@ -184,13 +188,13 @@ def device_of(framework: Framework | None, device: Any) -> Device:
     """Return a device of a framework.
 
     Args:
-        framework: `jax` or `torch`; None takes that of a device object.
+        framework: `jax` or `torch`; None uses the framework of the device object.
         device: A device of the framework, or its name such as "cuda:1" or "gpu:1"; for JAX also a
-            sharding. None for JAX's default device; for PyTorch for the current CUDA device if
-            there is one, else its default device.
+            sharding. None is JAX's default device. For PyTorch, None is the current CUDA device if
+            there is one, otherwise PyTorch's default device.
 
     Raises:
-        ConfigError: There is no such framework or device.
+        ConfigError: The framework or the device does not exist.
         MissingExtra: The framework is not installed.
     """
     own = _PACKAGES.get(type(device).__module__.partition(".")[0])
@@ -206,13 +210,13 @@ def device_of(framework: Framework | None, device: Any) -> Device:
 
 
 def check_dense(cache: str, key: Node | None, values: Mapping[str, Node], plain: bool) -> None:
-    """Refuse columns that are no arrays.
+    """Raise ConfigError for columns that are not arrays.
 
     Args:
         cache: Name in the error.
         key: Structure of the key; None if it is left out.
         values: Structure of each field.
-        plain: Whether values are no objects, so that there are no fields to choose from.
+        plain: Whether values are not objects, so that there are no fields to choose from.
 
     Raises:
         ConfigError: A field, or the key, is text or has lists of different lengths.
@@ -232,7 +236,7 @@ def check_dense(cache: str, key: Node | None, values: Mapping[str, Node], plain:
 
 
 def _not_dense(node: Node) -> str | None:
-    """Say what a node is if it is no array; None if it is one, or consists of arrays."""
+    """Return what a node is if it is not an array; None if it is an array or consists of arrays."""
     if isinstance(node, DenseNode):
         return None
     if isinstance(node, StructNode):
@@ -249,9 +253,9 @@ def _mapped(convert: Callable[[Any], T], columns: Any) -> Any:
 class _Jax:
     """A device, or a sharding, of JAX.
 
-    A copy may still be under way when `copy` returns, and on the host JAX may take over the memory
-    of an array as it is. In both cases JAX keeps the array as long as it reads from it, and memory
-    of a pool is used again only when no array is left of it.
+    A copy may still be running when `copy` returns, and on the host JAX may use the memory of an
+    array without a copy. In both cases JAX keeps the array alive as long as it reads from it. A
+    pool reuses memory only after all arrays that refer to it are gone.
     """
 
     def __init__(self, device: Any) -> None:
@@ -260,7 +264,7 @@ class _Jax:
         except ImportError as error:
             raise MissingExtra.of("arrays of JAX need jax", "jax", error) from error
         self._jax = jax
-        # A default that holds for one thread does not for the thread that copies.
+        # A default device that is set for the caller's thread does not apply to the copying thread.
         chosen = jax.config.jax_default_device if device is None else device
         self._device = _jax_device(jax, chosen) if isinstance(chosen, str) else chosen
         self._take = jax.jit(_taken)
@@ -288,7 +292,10 @@ class _Jax:
         return min(known, default=None)
 
     def _stored(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return what JAX stores; it would wrap integers of 64 bits around without an error."""
+        """Return the array as JAX stores it; refuses integers that do not fit.
+
+        JAX would silently wrap integers of 64 bits around.
+        """
         wide = array.dtype.kind in "iu" and array.dtype.itemsize == 8
         if not wide or self._jax.config.jax_enable_x64:
             return np.ascontiguousarray(array)
@@ -312,15 +319,15 @@ def _jax_device(jax: Any, name: str) -> Any:
 
 
 def _taken(columns: Any, numbers: Any) -> Any:
-    # The numbers are those of rows that are there; the default mode would check them.
+    # All numbers are known to be valid; the default mode would check them.
     return _mapped(lambda column: column.at[numbers].get(mode="clip"), columns)
 
 
 class _Torch:
     """A device of PyTorch.
 
-    For CUDA, copies are made from pinned memory on a stream of their own. On the host a tensor
-    shares the memory of its array, and keeps it from being used again.
+    For CUDA, copies are made from pinned memory on a separate stream. On the host a tensor shares
+    the memory of its array and keeps it alive, so that it is not reused.
     """
 
     def __init__(self, device: Any) -> None:
@@ -332,7 +339,7 @@ class _Torch:
         self._device = _torch_device(torch, device)
         self._is_cuda = self._device.type == "cuda"
         self._stream = torch.cuda.Stream(self._device) if self._is_cuda else None
-        # PyTorch gathers signed numbers only.
+        # PyTorch can gather only signed numbers.
         self._signed = {
             torch.uint16: torch.int16,
             torch.uint32: torch.int32,
@@ -344,7 +351,7 @@ class _Torch:
             return self.keep(columns), None
         cuda = self._torch.cuda
         with cuda.stream(self._stream):
-            # PyTorch itself keeps pinned memory until the copies from it have been made.
+            # PyTorch itself keeps pinned memory until the copies from it are complete.
             copied = _mapped(self._sent, columns)
             return copied, self._stream.record_event()
 
@@ -353,7 +360,7 @@ class _Torch:
         if event is not None:
             stream = self._torch.cuda.current_stream(self._device)
             stream.wait_event(event)
-            # The memory belongs to the stream of the copies, and must outlive work on this one.
+            # The memory belongs to the copying stream, but must stay valid for work on this stream.
             _mapped(lambda tensor: tensor.record_stream(stream), columns)
         return columns
 
@@ -374,7 +381,7 @@ class _Torch:
         return int(cuda.mem_get_info(self._device)[0] + unused)
 
     def _tensor(self, array: NDArray[Any]) -> Any:
-        # PyTorch takes neither odd strides nor memory that nobody may write to.
+        # PyTorch accepts neither irregular strides nor read-only memory.
         return self._torch.from_numpy(np.require(array, requirements=("C", "A", "W")))
 
     def _sent(self, array: NDArray[Any]) -> Any:
@@ -399,5 +406,5 @@ def _torch_device(torch: Any, device: Any) -> Any:
         raise ConfigError(f"PyTorch has no device {device!r}") from error
     if found.type != "cuda" or found.index is not None:
         return found
-    # Each thread has a current device of its own.
+    # Each thread has its own current device.
     return torch.device("cuda", torch.cuda.current_device())

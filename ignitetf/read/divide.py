@@ -2,7 +2,7 @@
 
 names and fractions -> **divide** -> manifest -> split
 
-A change of the splits holds the lease of the data set, so no load changes its rows meanwhile.
+Changing the splits holds the lease of the data set, so that no load changes its rows meanwhile.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Surveyed:
     """Some rows of a data set.
 
     Attributes:
-        partitions: The partition of each, or of all.
-        marks: `wire.checksum.marks_of` their keys.
-        values: Their values of the field; None if none was asked for.
+        partitions: The partition of each row, or of all rows.
+        marks: Result of `wire.checksum.marks_of` for their keys.
+        values: Their values of the field; None if no field was requested.
     """
 
     partitions: NDArray[np.int32] | int
@@ -61,8 +61,8 @@ class Surveyed:
 def survey(client: Client, name: str, by: str | None, options: ReadOptions) -> Iterator[Surveyed]:
     """Yield all rows of a data set.
 
-    Where the load gave out keys and `by` is None, they are computed. Else one SQL statement reads
-    keys and field, and where there is no table, all partitions are scanned.
+    If the load generated the keys and `by` is None, the keys are computed. Otherwise one SQL
+    statement reads keys and field. Without a table, all partitions are scanned.
 
     Args:
         client: The connection.
@@ -87,7 +87,7 @@ def survey(client: Client, name: str, by: str | None, options: ReadOptions) -> I
 
 
 def _computed(reader: CacheReader) -> Iterator[Surveyed] | None:
-    """Return the rows of a data set whose keys are known, if they are."""
+    """Return the rows of a data set with computed keys; None if its keys are not known."""
     count = reader.own_keys
     if count is None or reader.is_blocks:
         return None
@@ -106,7 +106,7 @@ def _computed(reader: CacheReader) -> Iterator[Surveyed] | None:
 
 
 def _selected(reader: CacheReader, by: str | None) -> Iterator[Surveyed] | None:
-    """Return the rows that a SQL table shows, if it shows all of them with this field."""
+    """Return the rows of the SQL table; None unless it has all rows, and this field."""
     if reader.is_blocks or (table := reader.whole_table()) is None:
         return None
     columns = [] if by is None else [n for n in (by, by.upper()) if n in table.table.columns]
@@ -160,24 +160,24 @@ def make_splits(
     by: str | None = None,
     force: bool = False,
 ) -> list[dict[str, Any]]:
-    """Divide the rows of a data set, and keep that in its manifest.
+    """Divide the rows of a data set into splits, and store the splits in its manifest.
 
     Args:
         client: The connection.
         name: Name of the data set.
-        fractions: Fraction of the rows in each split by its name, which add up to 1.
-        folds: Number of folds instead, with the names `fold0`, `fold1` ...
-        seed: Seed of the hash that decides.
-        by: Field by whose values to balance: of each value, each split gets its fraction of the
-            rows, rounded down or up.
-        force: Replace divisions that have any of these names; all their splits are gone.
+        fractions: Fraction of the rows in each split, by the name of the split. They add up to 1.
+        folds: Number of folds, instead of `fractions`. Their names are `fold0`, `fold1` ...
+        seed: Seed of the hash that assigns rows to splits.
+        by: Field whose values to balance. Each split gets its fraction of the rows of each value,
+            rounded down or up.
+        force: Replace divisions that contain any of these names; all their splits are removed.
 
     Returns:
-        As `list_splits`.
+        See `list_splits`.
 
     Raises:
         ConfigError: An argument is unusable, a name is taken, or the data have no manifest.
-        DataSetBusy: It is being loaded.
+        DataSetBusy: The data set is being loaded.
         DataChanged: Rows were added or removed meanwhile.
     """
     if (fractions is None) == (folds is None):
@@ -203,7 +203,7 @@ def make_splits(
 
 
 def count_splits(client: Client, name: str) -> list[dict[str, Any]]:
-    """Count the rows of all splits again, after an append, and keep the numbers.
+    """Count the rows of all splits again after an append, and store the numbers.
 
     Which split a row is in does not change. Errors and result as in `make_splits`.
     """
@@ -216,13 +216,13 @@ def count_splits(client: Client, name: str) -> list[dict[str, Any]]:
 
 
 def remove_split(client: Client, name: str, split: str) -> list[dict[str, Any]]:
-    """Remove a split and those that were made with it; the rows stay.
+    """Remove a split and the splits that were made with it; the rows stay.
 
     Returns:
-        Those that are left.
+        The remaining splits, as `list_splits` returns them.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: There is no split with this name.
         DataSetBusy: The data set is being loaded.
     """
 
@@ -237,7 +237,8 @@ def remove_split(client: Client, name: str, split: str) -> list[dict[str, Any]]:
 def list_splits(client: Client, name: str) -> list[dict[str, Any]]:
     """Return a mapping for each split: `split`, `fraction`, `rows`, `seed`, `by`.
 
-    Rows that were not counted since an append, or since others have written, are counted here.
+    Counts the rows if an append, or a write by another program, has changed them since the last
+    count.
     """
     manifest = _manifest(client, name)
     contents = CacheReader(client, name, ReadOptions()).contents if manifest.splits else None
@@ -257,7 +258,7 @@ def list_splits(client: Client, name: str) -> list[dict[str, Any]]:
 
 
 def _change(client: Client, name: str, change: Callable[[Manifest], tuple[Division, ...]]) -> None:
-    """Give a data set other splits."""
+    """Store the splits that `change` returns in the manifest, under the lease of the data set."""
     _manifest(client, name)
     with Lease(client, name, "split") as lease:
         manifest = _manifest(client, name)

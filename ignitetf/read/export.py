@@ -1,10 +1,10 @@
-"""Batches of columns as others take them: flat arrays, NumPy, Arrow; no TensorFlow here.
+"""Converts batches of columns to flat arrays, NumPy and Arrow; does not import TensorFlow.
 
 schema -> **export** -> rows -> TensorFlow, PyTorch, JAX, pandas, Polars, ...
 
 Each field is a small tree of nodes: dense values, text, runs of another node, or a struct of nodes.
-For TensorFlow a node packs the columns of several batches into leaf arrays with one copy, into memory
-that can be taken over without another (64-byte aligned).
+For TensorFlow a node copies the columns of several batches once into leaf arrays. Their memory is
+64-byte aligned, so that TensorFlow can use it without another copy.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ __all__ = [
     "to_numpy",
 ]
 
-# A range with at least this share of wanted bytes is copied whole instead of value by value.
+# If at least this share of a range is wanted, the whole range is copied, not value by value.
 _LEAST_SHARE = 1 / 32
-# Other fields of the first and the last record are likely this near.
+# Other fields of the first and the last record are probably within this many bytes.
 _MARGIN = 1024
 _NOTHING: Final = np.empty(0, np.uint8)
 
@@ -63,8 +63,8 @@ class _Window(NamedTuple):
 class TextStore:
     """The bytes of the text columns of a page; starts and lengths of the values are kept apart.
 
-    Handing values over one by one costs a Python object each, ten times the price of a short
-    string's bytes. The columns of one page share a buffer, which is taken once for all of them.
+    Passing values one by one costs a Python object each, ten times as much as the bytes of a short
+    string. The columns of one page share a buffer, which is added once for all of them.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class TextStore:
         self._windows: dict[int, _Window] = {}
 
     def add(self, column: Runs) -> NDArray[np.int64]:
-        """Return where each value starts in `halves`, laid end to end, as [n]."""
+        """Return the start of each value in the concatenated `halves`, int64 [n]."""
         values, starts, lengths = column.values, column.starts, column.lengths
         if len(starts) == 0:
             return starts
@@ -93,7 +93,7 @@ class TextStore:
         return starts + (base - first)
 
     def halves(self, pool: BufferPool) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return all bytes as two arrays; beyond two parts, the second is a copy of the rest."""
+        """Return all bytes as two arrays: the first part, and the rest (copied if several)."""
         first, *others = self._parts or [_NOTHING]
         if len(others) <= 1:
             return first, others[0] if others else _NOTHING
@@ -119,7 +119,7 @@ class DenseNode:
     def pack(
         self, columns: Sequence[Column], pool: BufferPool, texts: TextStore | None
     ) -> Iterator[NDArray[Any]]:
-        """Yield one array of all records, copied unless TensorFlow can take the memory as it is."""
+        """Yield one array of all records; copied unless TensorFlow can use the memory directly."""
         arrays = [column.values for column in columns if isinstance(column, Dense)]
         if len(arrays) == 1 and (whole := _ready(arrays[0], self.dtype)) is not None:
             yield whole.reshape(len(whole), *self.shape)
@@ -193,10 +193,10 @@ Node = DenseNode | TextNode | RunsNode | StructNode
 
 
 def _from_aligned(part: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
-    """Extend the bytes back to the previous aligned address, and return how many were added.
+    """Return the bytes extended back to the previous aligned address, and how many were added.
 
-    TensorFlow can then take them over without a copy. They are returned unchanged if the memory
-    they are a view of does not reach back that far.
+    TensorFlow can then use them without a copy. They are returned unchanged if their underlying
+    memory does not reach back that far.
     """
     whole: Any = part
     while (base := whole.base) is not None:
@@ -210,7 +210,7 @@ def _from_aligned(part: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
 
 
 def _ready(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """Return the values if TensorFlow can take them over without a copy, else None."""
+    """Return the values if TensorFlow can use them without a copy, otherwise None."""
     if values.dtype != dtype:
         return None
     aligned = values.flags.c_contiguous and values.ctypes.data % ALIGNMENT == 0
@@ -290,7 +290,7 @@ def columns_of(batch: Batch, key: Node, values: dict[str, Node], plain: bool) ->
         batch: The records.
         key: The structure of the key.
         values: The structure of each field.
-        plain: Whether values are no objects; `val` is then itself a column.
+        plain: Whether values are not objects; `val` is then itself a column.
     """
     assert batch.key is not None
     found = {name: to_numpy(batch.columns[name], node) for name, node in values.items()}
@@ -324,13 +324,15 @@ def _part(columns: Any, start: int, stop: int) -> Any:
 def arrow_form(nodes: Mapping[str, Node], fields: Sequence[Field] | None = None) -> Any:
     """Return the `pyarrow.Schema` of rows.
 
-    Strings and blobs are `large_binary` in it, tensors nested fixed-size lists, lists `large_list`.
-    For other libraries texts, decimals and UUIDs are `large_string` and times are Arrow's, in UTC
-    without a zone, and each column notes the field that it is, so that a load stores the same types.
+    Strings and blobs become `large_binary`, tensors nested fixed-size lists, lists `large_list`.
+
+    With `fields` the schema is for other libraries. Texts, decimals and UUIDs are then
+    `large_string`, and times are Arrow's, in UTC without a zone. Each column's metadata names its
+    field, so that a load stores the same types.
 
     Args:
         nodes: The columns.
-        fields: The fields of the value, to have it for other libraries.
+        fields: The fields of the value, for a schema for other libraries.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -353,7 +355,7 @@ def arrow_form(nodes: Mapping[str, Node], fields: Sequence[Field] | None = None)
 def to_arrow(batch: Batch, form: Any) -> Any:
     """Return rows as a `pyarrow.RecordBatch` with the columns of a schema; the key is `key`.
 
-    Numbers and the bytes of blobs share memory with the page where they are contiguous in it.
+    Numbers and the bytes of blobs share memory with the page if they are contiguous in it.
     """
     pa = MissingExtra.module("pyarrow", "arrow() needs pyarrow", "arrow")
     columns = batch.columns if batch.key is None else {"key": batch.key, **batch.columns}
@@ -366,16 +368,16 @@ def arrow_stream(form: Any, batches: Iterator[Batch], requested_schema: object |
     """Return rows as an Arrow stream (PyCapsule), for other libraries.
 
     Args:
-        form: As `arrow_form` returns it.
+        form: The result of `arrow_form`.
         batches: The rows.
-        requested_schema: As the protocol has it.
+        requested_schema: The argument of the PyCapsule protocol.
     """
     pa = MissingExtra.module("pyarrow", "an Arrow stream needs pyarrow", "arrow")
     return stream_of(pa, form, (to_arrow(batch, form) for batch in batches), requested_schema)
 
 
 def _type(pa: Any, node: Node) -> Any:
-    """Return the Arrow type of columns of a node."""
+    """Return the Arrow type of a node's columns."""
     if isinstance(node, StructNode):
         return pa.struct([pa.field(name, _type(pa, inner)) for name, inner in node.fields])
     if isinstance(node, RunsNode):
