@@ -56,16 +56,16 @@ def with_types(pool: Pool, registry: TypeRegistry, work: Callable[..., T], *args
 
 
 def fetch_ahead(pool: Pool, registry: TypeRegistry, type_id: int) -> Beside | None:
-    """Begin to fetch a type that is going to be needed, while the first rows are on their way.
+    """Start to fetch a type that will be needed, while the first rows are under way.
 
     Args:
         pool: The connections.
-        registry: Where it is added, unless it is known there.
-        type_id: Its id; 0 is none.
+        registry: The type is added here, unless it is known already.
+        type_id: Its id; 0 means that there is no type.
 
     Returns:
-        What fetches it, in a single try; None if there is nothing to fetch. It tells no error: who
-        needs the type asks again.
+        The call that fetches it, in a single try; None if there is nothing to fetch. It reports no
+        error: code that needs the type requests it again.
     """
 
     def fetch() -> None:
@@ -80,7 +80,7 @@ def fetch_ahead(pool: Pool, registry: TypeRegistry, type_id: int) -> Beside | No
 
 
 def stored_type(pool: Pool, type_id: int) -> BinaryType | None:
-    """The cluster's current definition of a binary type, or None if it has none."""
+    """Return the cluster's current definition of a binary type, or None if it has none."""
     return read_binary_type(pool.call(OpCode.BINARY_TYPE_GET, type_request(type_id)))
 
 

@@ -5,15 +5,15 @@ handshake -> **channel** -> frames of bytes
 A channel that times out or breaks is closed for good, so a late answer can never be mistaken for
 the next one. Request ids are compared as well.
 
-`Incoming` receives with few calls and few copies. A large answer is received into memory of its own,
-by one call that waits for all of it. Small answers are received several at a time, as many as have
-arrived, and are used where they lie: a call for each would cost more than the bytes.
+`Incoming` receives with few calls and few copies. A large answer is received into its own memory,
+by one call that waits for all of it. Small answers are received together, as many as have arrived,
+and are used without a copy: a call for each would cost more than the bytes.
 
-`part` ends a connection on which answers are still under way, without harm to the node. What arrives
-at a closed socket is answered by a reset. Of the threads of a node that serve its connections, four
-on most machines, the one that meets a reset sleeps for a second, and all other connections that it
-serves, of any client, wait. So the node is told first that nothing follows, and what it still sends
-is thrown away until it has closed its side, which it does at once.
+`part` closes a connection that still has answers under way, without harm to the node. Bytes that
+arrive at a closed socket trigger a reset. A node serves its connections with a few threads, four on
+most machines. A thread that receives a reset sleeps for a second, and all its other connections, of
+any client, wait. So `part` first shuts down only our sending side. It then discards what the node
+still sends until the node has closed its side, which it does at once.
 
 Source: Apache Ignite 2.17.0, `GridNioServer`, by thread dumps of a node that was slow to answer.
 """
@@ -74,7 +74,7 @@ _SEND_PARTS: Final = 256
 
 
 class Delay:
-    """The time of the quickest request so far, which is hardly more than a round trip.
+    """The time of the quickest request so far, an estimate of a round trip.
 
     It is measured on requests that are sent anyway.
 
@@ -116,7 +116,7 @@ class Channel(Requester):
     channel.
 
     Attributes:
-        delay: The quickest of its requests and the handshake, and of what else shares it.
+        delay: The quickest of its requests and its handshake; other channels may share it.
     """
 
     def __init__(self, address: str, settings: Settings, delay: Delay | None = None) -> None:
@@ -128,7 +128,7 @@ class Channel(Requester):
         self.features = self.peer.features
         self.topology_version: tuple[int, int] | None = None
         self.closed = False
-        self._gone = False  # the socket is closed, or is another's to close
+        self._gone = False  # the socket is closed, or another thread closes it
         self.delay = Delay() if delay is None else delay
         if not settings.username:  # checking a password takes the node 0.1 s
             self.delay.add(self.peer.seconds)
@@ -209,7 +209,7 @@ class Channel(Requester):
     def receive_any(
         self, *, timeout_s: float | None = None
     ) -> tuple[int, memoryview | ServerError]:
-        """Return the answer that arrives next, or the error that it is, with the id of its request.
+        """Return the next answer to arrive, or its error, with the id of its request.
 
         Args:
             timeout_s: As in `receive`.
@@ -230,7 +230,7 @@ class Channel(Requester):
 
     @property
     def has_bytes(self) -> bool:
-        """Whether bytes of an answer are here, which the socket does not report any more."""
+        """Whether bytes of an answer were received already, so the socket does not report them."""
         return bool(self._early) or self._incoming.has_bytes
 
     @property
@@ -242,7 +242,7 @@ class Channel(Requester):
 
     @property
     def socket_number(self) -> int:
-        """The socket's file descriptor if its bytes are those of frames; -1 for TLS."""
+        """The socket's file descriptor if its bytes are plain frames; -1 for TLS."""
         return self._incoming.socket_number
 
     def begin_exchange(self, timeout_s: float | None = None) -> None:
@@ -251,7 +251,7 @@ class Channel(Requester):
         self._set_limit(self.settings.request_timeout_s if timeout_s is None else timeout_s)
 
     def exchanged(self, sent: Iterable[int], answered: Iterable[int]) -> None:
-        """Take note of what the caller has sent and received: the ids of these requests."""
+        """Record the ids of the requests that the caller has sent, and of those answered."""
         self._waiting.update(dict.fromkeys(sent, time.monotonic()))
         for number in answered:
             self._waiting.pop(number, None)
@@ -415,14 +415,15 @@ _KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
 _RECEIVE_BYTES: Final = 8 << 20
 # A transfer with fewer bytes than this within a time limit has stopped.
 _PROGRESS_BYTES: Final = 64 << 10
-# Up to here an answer is small.
+# An answer of at most this size is small.
 _SMALL_BYTES: Final = 128 << 10
 _BLOCK_BYTES: Final = 512 << 10
 
 
 def limit_socket(sock: socket.socket, seconds: float) -> None:
-    """Limit the time of each call; the kernel does it if it can, so that one call waits for a page.
+    """Limit the time of each call on a socket.
 
+    The kernel keeps the limit if it can, so that one call can wait for a whole page.
     After `seconds` without progress a call raises BlockingIOError (the kernel) or TimeoutError.
     """
     if _waits(sock):
@@ -441,7 +442,7 @@ def _waits(sock: socket.socket) -> bool:
 
 
 class Progress:
-    """Ends a transfer that trickles: each time limit must bring a minimum of bytes.
+    """Ends a transfer that trickles: a minimum of bytes must arrive within each time limit.
 
     Args:
         limit_s: The limit in seconds.
@@ -480,13 +481,13 @@ class Incoming:
         self.limit_s = 0.0
         self._sock = sock
         self._buffers = buffers
-        # Bytes that were received and not yet taken are those from `begin` to `end`.
+        # Bytes from `begin` to `end` were received and not yet taken.
         self._block = memoryview(b"")
         self._begin = self._end = 0
         self._small = True  # the last answer was
 
     def peek(self, nbytes: int) -> memoryview:
-        """Wait for the next `nbytes` bytes, a few, and return them without taking them."""
+        """Wait for the next few bytes, `nbytes`, and return them without taking them."""
         self._fill(nbytes)
         return self._block[self._begin : self._begin + nbytes]
 
@@ -496,12 +497,12 @@ class Incoming:
 
     @property
     def socket_number(self) -> int:
-        """The socket's file descriptor, if the bytes on it are those of answers; else -1."""
+        """The socket's file descriptor if its bytes are plain frames; otherwise -1."""
         return self._sock.fileno() if self.waits else -1
 
     @property
     def has_bytes(self) -> bool:
-        """Whether bytes were received, by us or by TLS, and are still to be taken."""
+        """Whether bytes were received, by us or by TLS, and not yet taken."""
         sock = self._sock
         return self._end > self._begin or (isinstance(sock, ssl.SSLSocket) and sock.pending() > 0)
 
@@ -510,14 +511,14 @@ class Incoming:
         self._begin += nbytes
 
     def take(self, nbytes: int) -> memoryview:
-        """Wait for the next bytes, an answer, and return them.
+        """Wait for the next answer, `nbytes` long, and return it.
 
         Returns:
             A view of memory that is not reused while any view of it is alive.
 
         Raises:
             OSError: The connection broke, or a time limit passed.
-            MemoryError: There is no memory for so much.
+            MemoryError: There is not enough memory.
         """
         self._small = nbytes <= _SMALL_BYTES
         if self._small:
@@ -552,7 +553,7 @@ class Incoming:
             self._block, self._begin, self._end = memoryview(b""), 0, 0
 
     def _fill(self, nbytes: int) -> None:
-        """Receive until `nbytes` bytes are here; after small answers, as many as have arrived."""
+        """Receive until `nbytes` bytes are here; after a small answer, all that have arrived."""
         if self._end - self._begin >= nbytes:
             return
         if self._begin + nbytes > len(self._block):
@@ -566,7 +567,7 @@ class Incoming:
                 progress.received(count)
 
     def _turn(self, nbytes: int) -> None:
-        """Move what is not yet taken to a new block, with room for `nbytes` bytes."""
+        """Move the bytes not yet taken to a new block with room for `nbytes` bytes."""
         block = self._buffers.take(max(_BLOCK_BYTES, nbytes)).data
         here = self._end - self._begin
         block[:here] = self._block[self._begin : self._end]
@@ -588,7 +589,7 @@ class Incoming:
 
 # The end
 
-# How long a node that does not close its side is waited for.
+# How long to wait for a node that does not close its side.
 _PARTING_S: Final = 1.0
 # The same at the end of the program.
 _AT_EXIT_S: Final = 0.5
@@ -600,7 +601,7 @@ _parting: set[threading.Thread] = set()
 def part(sock: socket.socket) -> None:
     """Close a socket as soon as the node has closed its side, in a thread; returns at once.
 
-    At the very end of the program there are no more threads, and it waits itself.
+    At the very end of the program no thread can start, and this call waits itself.
     """
     try:
         sock.shutdown(socket.SHUT_WR)
@@ -613,9 +614,9 @@ def part(sock: socket.socket) -> None:
 
 
 def _hang_up(sock: socket.socket) -> None:
-    """End the wait of a thread that uses a socket, which then closes it; returns at once.
+    """Wake a thread that waits on a socket, so that it closes it; returns at once.
 
-    The node closes its side as soon as it is told that nothing follows, and that ends the wait.
+    Shutting down our sending side makes the node close its side at once, which ends the wait.
     """
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_WR)

@@ -48,13 +48,13 @@ from ignitetf.wire.requests import destroy_request, partitions_request, size_req
 
 __all__ = ["Client", "cache_id", "connect"]
 
-# With copies, the number was complete again 0.15 s after it had fallen.
+# If the cache has copies, the number was complete again 0.15 s after it had fallen.
 _SETTLES_S: Final = 2.0
 _POLL_S: Final = 0.05
-# What stands for the list of views in a cluster that has none.
+# Replaces the list of views in the SQL for a cluster without views.
 _VIEWS: Final = "SYS.VIEWS"
 _NONE: Final = "(SELECT '' AS NAME, '' AS SCHEMA, '' AS SQL WHERE FALSE)"
-# Rows of a page for answers that should fit into one.
+# Rows per page for answers that should fit into one page.
 _MANY: Final = 1 << 14
 
 
@@ -116,23 +116,23 @@ class Client(Pool):
         """Run one SQL statement.
 
         Rows are fetched page by page as they are consumed, and each page has the time limit of a
-        request. A statement whose answer has not begun by then is given up. A statement that writes
-        to a data set by its name runs on that data set's table.
+        request. A statement whose answer has not begun within it raises RequestTimeout. A statement
+        that writes to a data set by its name runs on that data set's table.
 
         Args:
             statement: One statement, with `?` for each parameter.
             params: Values for the parameters, sent apart from the text; see `encode_parameter`.
             schema: SQL schema for unqualified names.
-            page_size: Rows fetched at once; None takes 1,024, and then as many as fill the link for
-                a round trip, once the first page tells their size, for which the query runs twice
-                where the node made that page in less than ten round trips.
+            page_size: Rows fetched at once. None starts with 1,024, learns the size of a row from
+                the first page, and then takes as many as fill the link for a round trip. For that
+                the query runs twice if the node made the first page in less than ten round trips.
             timeout_s: Limit in seconds for the whole statement, including the reading of its rows,
                 after which the node cancels it. The first answer may take this long.
-            only_query: Let the node refuse what is not a query, whatever its text looks like.
+            only_query: Let the node refuse any statement that is not a query.
 
         Raises:
             SqlError: The node refused the statement, or cancelled it after `timeout_s`.
-            RequestTimeout: No answer came. A query is given up together with its connection; a
+            RequestTimeout: No answer arrived. A query ends when its connection is closed; a
                 statement that changes something may still be running.
             ConfigError: The parameters do not match the statement.
         """
@@ -154,8 +154,8 @@ class Client(Pool):
     def about(self, name: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one of the project's statements about tables and views.
 
-        A cluster older than 2.17 has no views of users, and one without a SQL engine no tables;
-        there the rows are as if nobody made one.
+        A cluster older than 2.17 has no views of users, and a cluster without a SQL engine has no
+        tables. The rows are then those of a cluster in which none was made.
 
         Args:
             name: Name of the statement, as in `ignitetf.sql.statement`.
@@ -219,8 +219,8 @@ class Client(Pool):
         """Return the names of all caches, sorted."""
         with contextlib.suppress(WireError):
             return self._cache_names()
-        # The node counts the names before it writes them, so dropping a cache in between spoils
-        # the answer.
+        # The node counts the names before it writes them, so an answer is damaged if a cache is
+        # dropped in between.
         return self._cache_names()
 
     def _cache_names(self) -> list[str]:
@@ -250,7 +250,7 @@ class Client(Pool):
         return read_long(body, f"the size of {name}")
 
     def size_question(self, name: str) -> Question[int | None]:
-        """Ask for `cache_size`; None if there is no such cache, or it is not told."""
+        """Return the request of `cache_size`; its result is None if the node refuses it."""
         return Question(
             OpCode.CACHE_GET_SIZE,
             size_request(cache_id(name)),
@@ -259,9 +259,9 @@ class Client(Pool):
         )
 
     def settled_size(self, name: str, expected: int) -> int:
-        """Return the number of entries, requested again for a while if it is below `expected`.
+        """Return the number of entries; repeat the request for a while if it is below `expected`.
 
-        For a moment after a node was lost, nobody counts the entries that were its own.
+        For a moment after a node was lost, no other node counts the entries of its partitions.
         """
         deadline = time.monotonic() + _SETTLES_S
         while (size := self.cache_size(name)) < expected and time.monotonic() < deadline:
@@ -283,15 +283,15 @@ class Client(Pool):
             return read_partition_map(body)
 
     def partitions_question(self, name: str) -> Question[int | None]:
-        """Ask the cluster for the number of partitions of a cache, whatever assigns keys to them.
+        """Return the request for the number of partitions of a cache, for any affinity function.
 
-        None if there is no such cache, or the cluster does not answer SQL.
+        Its result is None if there is no such cache, or the cluster does not answer SQL.
         """
         request = statement_request(self, statement("partitions"), (name,), "PUBLIC", 16, None)
         return Question(OpCode.QUERY_SQL_FIELDS, request, _read_partitions, lambda _: None)
 
     def partition_count(self, name: str) -> int:
-        """Return the number of partitions, from the views or, without SQL, the partition map."""
+        """Return the number of partitions from the views, or without SQL from the partition map."""
         found: int | None
         (found,) = self.ask(self.partitions_question(name))
         if found is not None:
@@ -309,10 +309,10 @@ class Client(Pool):
         """Return the partitions of a cache and the nodes with a whole copy of each.
 
         Returns:
-            These, and how many copies are being filled.
+            Pairs of partition and node, and the number of copies that are being filled.
 
         Raises:
-            SqlError: The cluster does not answer SQL, or not this user.
+            SqlError: The cluster does not answer SQL, or refuses this user.
         """
         found = self.sql(statement("copies"), (name,), page_size=_MANY).fetchall()
         whole = [(partition, node) for partition, node, state in found if state == "OWNING"]
@@ -331,7 +331,7 @@ def _read_partitions(body: memoryview) -> int | None:
 
 @contextlib.contextmanager
 def _named(cache: str) -> Iterator[None]:
-    """Put the cache's name into errors that only have its id."""
+    """Replace the cache's id by its name in errors."""
     try:
         yield
     except CacheNotFound as error:

@@ -1,10 +1,10 @@
-"""`Common`: one connection for several threads, whose requests are under way at the same time.
+"""`Common`: one connection that several threads use at the same time.
 
 channel -> **common** -> pool
 
 Requests that do not depend on each other are under way together, so they take one round trip and one
-connection. Each thread has a `Line`, which sends and receives like a channel. One of the threads that
-wait receives for all of them. A single thread asks several `Question`s at once.
+connection. Each thread has a `Line`, which sends and receives like a channel. One of the waiting
+threads receives for all of them. A single thread can send several `Question`s at once.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Common:
     """A connection that several threads use.
 
     Args:
-        channel: The connection; nobody else uses it meanwhile.
+        channel: The connection; only this object may use it meanwhile.
     """
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        # Held while bytes are sent or received: those of TLS are not for two threads at once.
+        # Held while bytes are sent or received: two threads must not use a TLS socket at once.
         self._io = threading.Lock()
         self._changed = threading.Condition()
         self._is_read = False
@@ -55,7 +55,7 @@ class Common:
                 return self.channel.send(op, *buffers)
         except ConnectError as error:
             with self._changed:
-                # Who receives tells in a moment why the connection was closed.
+                # The receiving thread reports in a moment why the connection was closed.
                 self._changed.wait_for(lambda: self._error or not self._is_read, _MOMENT_S)
                 if self._error is not None:
                     raise _lost(self._error) from error
@@ -93,7 +93,7 @@ class Common:
         self.channel.abort()
 
     def _time_out(self) -> NoReturn:
-        """Drop the connection, since no thread has received an answer within its limit."""
+        """Drop the connection, because no answer arrived within the time limit of this thread."""
         with self._changed:
             if self._error is None:
                 try:
@@ -206,14 +206,14 @@ def _raised(error: ServerError) -> NoReturn:
 
 @dataclass(frozen=True)
 class Question(Generic[T]):
-    """A request that changes nothing, and how its answer is read.
+    """A request that changes nothing, and how its answer is parsed.
 
     Attributes:
         op: The request.
         body: Its body.
-        read: Reads the body of the answer.
-        refused: Returns what an error means, or raises it.
-        needs: What the cluster must have; one that lacks it counts as having refused.
+        read: Parses the body of the answer.
+        refused: Returns the result that an error stands for, or raises it.
+        needs: A feature that the cluster must have; a cluster without it counts as refusing.
     """
 
     op: OpCode
@@ -223,14 +223,14 @@ class Question(Generic[T]):
     needs: Feature | None = None
 
     def answered(self, answer: memoryview | ServerError) -> T:
-        """Return what an answer means."""
+        """Return the result that an answer or an error stands for."""
         return self.refused(answer) if isinstance(answer, ServerError) else self.read(answer)
 
 
 def answers_to(
     requester: Channel | Line, questions: Sequence[Question[Any]]
 ) -> list[memoryview | ServerError]:
-    """Send questions, and return the answers and errors."""
+    """Send questions, and return their answers or errors, in order."""
     found: list[memoryview | ServerError] = []
     for number, question in [(_send(requester, one), one) for one in questions]:
         if number is None:

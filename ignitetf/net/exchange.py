@@ -1,11 +1,11 @@
-"""`Exchange`: requests of one kind that are made and answered in Python, many of them under way.
+"""`Exchange`: requests of one kind, made and answered in Python, many under way at a time.
 
 requests -> window -> **exchange** -> sink
 
-It has one connection, or up to four where a TCP connection carries less in a round trip than its
-window here. As many bytes are under way as the windows allow (`window`). Answers reach the sink in
-any order. When a connection is lost, exactly the unanswered requests are sent again over another one,
-unless `repeat` says otherwise. A request that a node had no heap for is sent again, with half as many
+It has one connection, or up to four if a TCP connection carries less in a round trip than its
+window here. The windows limit the bytes under way (`window`). Answers reach the sink in any order.
+When a connection is lost, exactly the unanswered requests are sent again over another one, unless
+`repeat` says otherwise. A request that a node had no heap for is sent again, with half as many
 bytes under way.
 """
 
@@ -36,16 +36,16 @@ log = logging.getLogger(__name__)
 Tag = TypeVar("Tag")
 
 _MOST_CONNECTIONS: Final = 4
-# Bytes under way that a TCP connection holds with the limits of Linux.
+# Bytes that a TCP connection can have under way with the default limits of Linux.
 _CONNECTION_BYTES: Final = 8 << 20
-# A further connection has to raise the rate by this factor.
+# Another connection is added only if the last one raised the rate by this factor.
 _PAYS: Final = 1.1
 # What a request costs a node in addition to its bytes.
 _REQUEST_BYTES: Final = 4096
 
 
 class Repeat(enum.Enum):
-    """Which requests are sent again."""
+    """Which failed requests are sent again."""
 
     NEVER = "never"
     REFUSED = "what a node had no heap for"
@@ -94,18 +94,18 @@ class _Lane(Generic[Tag]):
 
 
 class Exchange(Generic[Tag]):
-    """Requests under way to one node, or to whichever answers; for one thread, but for `abort`.
+    """Requests under way to one node, or to any node; for one thread, except for `abort`.
 
     Args:
         client: Lends the connections.
         sink: Called with the tag of each request and its answer.
         node: The node; None takes any.
-        repeat: Which requests are sent again.
-        refused: Called with the tag of a request and the error that answered it; None raises it.
-        make_room: Called before a request that a full node refused is sent again; None raises
-            the error.
+        repeat: Which failed requests are sent again.
+        refused: Called with the tag of a request and its error answer; None raises the error.
+        make_room: Called after a full node refused a request, before it is sent again; None
+            raises the error.
         limit_s: Seconds in which some answer must begin; None takes the setting.
-        connections: Connections, at most; None takes four.
+        connections: Maximum number of connections; None takes four.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Exchange(Generic[Tag]):
         """Return whether a request can be sent at once.
 
         Args:
-            kept: Bytes of answers that the caller has and that count as under way.
+            kept: Bytes of answers that the caller still holds; they count as under way.
         """
         under_way = kept + sum(lane.nbytes for lane in self._lanes)
         if under_way < self._room():
@@ -164,10 +164,10 @@ class Exchange(Generic[Tag]):
             tag: Passed to the sink.
             op: The request.
             *buffers: Its body; they must not change until it is answered.
-            expects: Bytes that its answer is expected to have.
+            expects: Expected size of its answer in bytes.
 
         Raises:
-            IgniteTFError: What an earlier request failed with.
+            IgniteTFError: An earlier request failed.
         """
         nbytes = sum(memoryview(one).nbytes for one in buffers)
         self._queue.append(_Request(tag, op, buffers, _REQUEST_BYTES + nbytes + expects))
@@ -180,7 +180,7 @@ class Exchange(Generic[Tag]):
         """Wait until a request is answered; returns at once if none is under way.
 
         Raises:
-            IgniteTFError: What it failed with.
+            IgniteTFError: The request failed.
         """
         before = len(self)
         with self._whole():
@@ -188,7 +188,7 @@ class Exchange(Generic[Tag]):
                 self._receive()
 
     def finish(self) -> None:
-        """Wait until all requests are answered; raises what one of them failed with."""
+        """Wait until all requests are answered; raises the error of the first that failed."""
         while len(self):
             self.receive()
 
@@ -207,14 +207,14 @@ class Exchange(Generic[Tag]):
                 self._client.release(lane.channel)
 
     def abort(self) -> None:
-        """End the wait of the thread that uses it, soon; called from another thread."""
+        """Make the thread that uses it stop waiting soon; called from another thread."""
         self._aborted = True
         for lane in list(self._lanes):
             lane.channel.abort()
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """Close the connections after Ctrl-C, since it is unknown what is under way on them."""
+        """Close the connections after Ctrl-C, because the bytes under way on them are unknown."""
         try:
             yield
         except Exception:
@@ -228,7 +228,7 @@ class Exchange(Generic[Tag]):
     # Sending
 
     def _send_queued(self) -> None:
-        """Send what is queued, as far as the windows have room."""
+        """Send queued requests while the windows have room."""
         while self._queue and (lane := self._free_lane()) is not None:
             request = self._queue.popleft()
             try:
@@ -239,7 +239,7 @@ class Exchange(Generic[Tag]):
                 self._lose(lane, error)
 
     def _free_lane(self) -> _Lane[Tag] | None:
-        """Return a connection that may carry another request; None if there is none."""
+        """Return a connection with room for another request; None if there is none."""
         while not self._lanes:
             try:
                 return self._open()
@@ -266,7 +266,7 @@ class Exchange(Generic[Tag]):
         return lane
 
     def _another_lane(self) -> _Lane[Tag] | None:
-        """Return one more connection if one that was begun is open; begin to open one if that pays."""
+        """Return a new connection if one has been opened; start to open more if that pays."""
         for opening in self._openings:
             if (channel := opening.take()) is not None:
                 self._openings.remove(opening)
@@ -287,7 +287,7 @@ class Exchange(Generic[Tag]):
     # Receiving
 
     def _receive(self) -> None:
-        """Receive an answer, pass it on and send what is queued; or handle a failure."""
+        """Receive an answer, pass it to the sink and send queued requests; or handle a failure."""
         lane = self._next_lane()
         if lane is not None:
             try:
@@ -299,7 +299,7 @@ class Exchange(Generic[Tag]):
         self._send_queued()
 
     def _next_lane(self) -> _Lane[Tag] | None:
-        """Wait for bytes of an answer; returns the connection on which they are."""
+        """Wait for bytes of an answer; return their connection, or None if there is none."""
         busy = [lane for lane in self._lanes if lane.waiting]
         if len(busy) <= 1:
             return busy[0] if busy else None
@@ -334,7 +334,7 @@ class Exchange(Generic[Tag]):
             raise answer
 
     def _is_repeated(self, lane: _Lane[Tag], request: _Request[Tag], error: ServerError) -> bool:
-        """Wait, and return whether a request that was answered with an error is sent again."""
+        """Return whether to send a request again after this error; if so, wait before."""
         heap = is_asked_too_much(error)
         if self._repeat is Repeat.NEVER or not (
             heap
@@ -384,7 +384,7 @@ class _Opening:
         self._lock = threading.Lock()
         self._channel: Channel | None = None
         self._ended = False
-        # A daemon: after Ctrl-C nobody waits for it.
+        # A daemon, so that the program does not wait for it after Ctrl-C.
         start(threading.Thread(target=self._open, name="ignitetf-opening", daemon=True))
 
     def _open(self) -> None:
@@ -397,7 +397,7 @@ class _Opening:
             self._client.release(channel)
 
     def take(self) -> Channel | None:
-        """Return the connection, once it is open; None before, and after the first time."""
+        """Return the connection once it is open; None before that, and after the first call."""
         with self._lock:
             channel, self._channel = self._channel, None
         return channel

@@ -77,7 +77,7 @@ _CHANGED: Final = (
     "ClusterNode.isLocal()",
 )
 _DISTINCT: Final = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
-# What a node appends to the message about a transaction: all its fields, in a kilobyte.
+# A node appends all fields of a transaction to messages about it, a kilobyte.
 _TRANSACTION: Final = re.compile(r"(?:: | \[timeout=\d+, tx=)?GridNearTx\w+ ?\[.*")
 _HEAP: Final = ("Java heap space", "GC overhead limit exceeded")
 _H2_CODE: Final = re.compile(r" \[\d{5}-\d+\]")
@@ -93,10 +93,10 @@ def plain_text(message: str) -> str:
     return ": ".join(dict.fromkeys(text.split(": ")))
 
 
-# A key, a transaction, a statement and a new cache say it each in another way.
+# Requests for a key, a transaction, a statement and a new cache word this differently.
 _READ_ONLY: Final = re.compile(r"cluster (?:is )?in read-only mode", re.IGNORECASE)
 _REFUSES: Final = "cache topology is not valid"
-# A key, a scan and a statement of SQL say it each in another way.
+# Requests for a key, a scan and a SQL statement word this differently.
 _LOST: Final = ("lostParts", "partition data has been lost", "cache partition has been lost")
 
 
@@ -165,7 +165,7 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
 
 
 def _state_error(message: str, facts: dict[str, Any]) -> ServerError | None:
-    """Return the error of a request that the state of the cluster does not allow, else None."""
+    """Return the error if the state of the cluster forbids the request, otherwise None."""
     if "the cluster is inactive" in message:
         return ClusterInactive(
             "the cluster is inactive: it neither reads nor writes",
@@ -176,7 +176,7 @@ def _state_error(message: str, facts: dict[str, Any]) -> ServerError | None:
     again = "'control.sh --set-state ACTIVE' lets it take changes again; what only reads works now"
     if _READ_ONLY.search(message):
         return ClusterReadOnly("the cluster is read-only: it takes no changes", hint=again, **facts)
-    if _REFUSES in message:  # a transaction's request, which names the validator of a cache alike
+    if _REFUSES in message:  # also the answer to a transaction if a validator of the cache refuses
         return ClusterReadOnly(
             "the cluster takes no changes of this cache: it is read-only, or the cache has a"
             " topology validator that refuses them",
@@ -187,10 +187,10 @@ def _state_error(message: str, facts: dict[str, Any]) -> ServerError | None:
 
 
 def is_asked_too_much(error: IgniteTFError) -> bool:
-    """Return whether a node had no room for an answer beside others that it was asked for.
+    """Return whether a node had no room for an answer in addition to the others under way.
 
-    Its Java heap had none, and may have a moment later; the scan that needed it cannot go on, and
-    says "cursor invalidation" from then on. Or the connection had as many cursors as it may have.
+    Either its Java heap was full, which may pass in a moment. The scan itself cannot continue, and
+    reports "cursor invalidation" from then on. Or the connection had its maximum of open cursors.
     """
     if error.fields.get("status") == Status.TOO_MANY_CURSORS:
         return True
@@ -201,8 +201,8 @@ def is_asked_too_much(error: IgniteTFError) -> bool:
 def is_full(error: IgniteTFError) -> bool:
     """Return whether a node refused to store something, nearly always for lack of memory.
 
-    An update that fails for lack of memory only says "Failed to update keys", and a transaction
-    only "Committing a transaction has produced runtime exception".
+    An update that fails for lack of memory reports only "Failed to update keys". A transaction
+    reports only "Committing a transaction has produced runtime exception".
     """
     message = str(error.fields.get("server_message"))
     signs = (
@@ -215,7 +215,7 @@ def is_full(error: IgniteTFError) -> bool:
 
 
 def of_statement(error: ServerError, statement: str) -> ServerError:
-    """Return the error of a SQL statement, with it and a hint; one that tells more stays as it is."""
+    """Add a SQL statement and a hint to its error; return a more specific error unchanged."""
     if type(error) not in (ServerError, SqlError):
         return error
     message = str(error.fields["server_message"])
@@ -224,7 +224,7 @@ def of_statement(error: ServerError, statement: str) -> ServerError:
 
 
 def late(error: RequestTimeout, statement: str) -> RequestTimeout:
-    """Return the error of a SQL statement whose answer did not come, with it and a hint."""
+    """Add a SQL statement and a hint to the error of its missing answer."""
     facts = {**error.fields, "statement": statement}
     return RequestTimeout(error.message, hint=_late_hint(statement), **facts)
 
@@ -256,12 +256,12 @@ def _late_hint(statement: str) -> str:
 
 T = TypeVar("T")
 
-# Errors of the cluster and the way to it; others are of the data or of the arguments.
+# Errors of the cluster and of connections to it; others concern the data or the arguments.
 FAILURES: Final = (ServerError, ConnectError, RequestTimeout)
 
-# What a node answers, when the cluster changed during a request, to a single write or a
-# transaction, which may have taken effect fully, partly or not at all. Only for callers that find
-# out which by reading.
+# What a node answers to a single write or a transaction when the cluster changed meanwhile. The
+# request may have taken effect fully, partly or not at all. Only for callers that read afterwards
+# to find out which.
 _UNSETTLED: Final = (
     "TransactionRollback",
     "TransactionTimeout",
@@ -274,10 +274,10 @@ _UNSETTLED: Final = (
     "ClusterTopology",
     "Failed to send",
     "rolled back",
-    # A transaction past its limit, whose error names no class of Java where the node throws it
-    # itself: "Cache transaction timed out", "Transaction has been timed out".
+    # A transaction past its limit. If the node throws this error itself, it names no Java class:
+    # "Cache transaction timed out", "Transaction has been timed out".
     "timed out",
-    # The same, caught while it was being rolled back.
+    # The same, seen while the transaction was being rolled back.
     "Invalid transaction state",
     "Committing a transaction has produced",
     "Failed to commit transaction",
@@ -287,16 +287,16 @@ _UNSETTLED: Final = (
 # Time limits of a file operation in seconds, by the error of its last try.
 _CHANGE_LIMIT_S: Final = 40.0
 _CONNECT_LIMIT_S: Final = 3.0
-# A node that dies during a commit answers like a full one, but not for this long.
+# A node that dies during a commit answers like a full one, but for less time than this.
 _FULL_LIMIT_S: Final = 5.0
-# The pool may hold this many connections to a node that is gone; each costs a try but no wait.
+# The pool may hold this many connections to a node that has left; each costs a try but no wait.
 _STALE_CONNECTIONS: Final = 12
 
 
 def is_retryable(error: BaseException) -> bool:
     """Return whether the same request may succeed on another connection or a moment later."""
     if isinstance(error, TlsError):
-        # `lost` means cut short, as by a dying node; otherwise TLS was refused.
+        # `lost` means that the connection was cut, as by a dying node; otherwise TLS was refused.
         return bool(error.fields.get("lost"))
     if isinstance(error, AuthenticationError) or _is_closed(error):
         return False
@@ -308,12 +308,12 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def _is_closed(error: BaseException) -> bool:
-    """Whether it is the client that was closed: no other connection comes."""
+    """Whether the client itself was closed, so that no other connection can be opened."""
     return isinstance(error, ConnectError) and bool(error.fields.get("closed"))
 
 
 def _is_repeatable(error: BaseException) -> bool:
-    """Whether a file operation may succeed a moment later; a timeout has waited long enough."""
+    """Whether a file operation may succeed a moment later; a timeout is not repeated."""
     if isinstance(error, RequestTimeout):
         return False
     return is_retryable(error) or _says(error, _UNSETTLED)
@@ -344,8 +344,8 @@ class Policy:
         doubling: Whether each wait is twice the previous one; otherwise it grows by `first_s`.
         jitter: Whether waits are shortened at random, by up to half, so that the many clients that
             lost the same node do not return all at once.
-        tries: Number of tries after which to give up.
-        passes: Whether a failure may be temporary.
+        tries: Number of tries after which the error is raised.
+        passes: Returns whether a failure may be temporary.
     """
 
     first_s: float
@@ -357,11 +357,11 @@ class Policy:
 
 
 READ: Final = Policy(first_s=0.1, longest_s=5.0, jitter=True)
-# A node without heap for an answer, by who asks for fewer at a time from then on.
+# A node without heap for an answer; the caller requests less at a time from then on.
 HEAP: Final = Policy(first_s=0.2, longest_s=2.0, jitter=True, tries=6, passes=lambda _: True)
 LOAD: Final = Policy(first_s=0.2, longest_s=5.0)
 _ACTION: Final = Policy(first_s=0.1, longest_s=1.0, jitter=True, passes=_is_repeatable)
-# A statement that its own limit has ended is not repeated.
+# A statement that exceeded its own time limit is not repeated.
 QUERY: Final = Policy(first_s=0.1, longest_s=1.0, jitter=True, passes=_is_repeatable_query)
 # A node out of memory, after something was removed to make room.
 ROOM: Final = Policy(first_s=0.2, longest_s=1.6, tries=5, passes=_is_full)
@@ -388,11 +388,11 @@ class Backoff:
         self.failures = 0
 
     def wait_s(self, error: BaseException, limit_s: float = math.inf) -> float | None:
-        """Return the seconds to wait before the next try, or None to give up and raise the error.
+        """Return the seconds to wait before the next try, or None if the error must be raised.
 
         Args:
             error: The error of the last try.
-            limit_s: Seconds without progress after which to give up; 0 means no retry.
+            limit_s: Seconds without progress after which to return None; 0 means no retry.
         """
         policy = self._policy
         self.failures += 1
@@ -419,7 +419,7 @@ class Tries:
         self._backoff.progress()
 
     def wait(self, error: IgniteTFError) -> None:
-        """Wait before the next try; raises the error of the last one if there is none."""
+        """Wait before the next try; raises the error of the last try if no try is left."""
         wait_s = self._backoff.wait_s(error, min(self._limit_s, _limit_s(error)))
         if wait_s is None:
             raise error
@@ -434,9 +434,9 @@ def retry(
 
     Args:
         settings: `idle_timeout_s` limits the total time.
-        action: Called with the error of the previous try, or None the first time. That try may have
-            taken effect partly, or fully without an answer.
-        policy: Which errors may pass, and how long to wait.
+        action: Called with the error of the previous try, or None the first time. The previous try
+            may have taken effect partly, or fully without an answer.
+        policy: Which errors are retried, and how long to wait.
     """
     tries = Tries(settings, policy)
     earlier: IgniteTFError | None = None

@@ -2,14 +2,14 @@
 
 plan, landing -> **flow** -> lanes of the core, which land the answers
 
-Each connection has a thread in which the core sends, receives and lands. It returns to Python for
-what needs to be understood or decided: an unknown form, rows for the general decoder, an error. When
-a connection is lost, the units that it has not ended are read again from their first row. Rows that
-have landed are compared, by the mark of their keys, and not landed a second time.
+Each connection has a thread in which the core sends, receives and lands. The core returns to Python
+for an unknown form, for rows that need the general decoder, and for an error. When a connection is
+lost, its unfinished units are read again from their first row. Rows that have landed are compared,
+by the mark of their keys, and do not land a second time.
 
-How much is requested ahead is decided by the core alone: the window of a connection is 4 MB and what
-arrives, at the best rate seen, in twice the time of the quickest answer. A node that has no heap for
-an answer halves it.
+The core alone decides how much is requested ahead. The window of a connection is 4 MB plus the
+bytes that arrive, at the best rate seen, in twice the time of the quickest answer. It is halved
+when a node has no heap for an answer.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ log = logging.getLogger(__name__)
 
 # The id of a plan's first request; a channel's own ids are lower.
 _FIRST_ID: Final = 1 << 40
-# Of the 128 cursors that a connection may have.
+# Open cursors per connection; the node allows 128.
 MOST_OPEN: Final = 120
-# How long closing waits for a thread. One that still expects an answer then ends by itself.
+# How long closing waits for a thread. A thread that still expects an answer ends later by itself.
 _CLOSING_S: Final = 1.0
 _POLL_S: Final = 0.1
 
@@ -57,8 +57,8 @@ class Requests:
     """The requests of a plan, as bytes.
 
     Attributes:
-        frames: One request behind the other, with their heads.
-        frame_at: Where each begins, and where the last one ends, int64 `[n + 1]`.
+        frames: The requests one after another, with their heads.
+        frame_at: The offset of each request, and the end of the last one, int64 `[n + 1]`.
     """
 
     frames: bytes
@@ -81,10 +81,10 @@ def requests_of(op: OpCode, bodies: Sequence[bytes] | NDArray[np.void]) -> Reque
 
 @dataclass(frozen=True)
 class Plan:
-    """What is read: the requests, and which node answers each.
+    """The requests of a read, and the node that answers each.
 
     Attributes:
-        units: The units, as the core has them: the state of each request; see `_core.UNIT`.
+        units: The state of each request, in the core's layout; see `_core.UNIT`.
         requests: The request of each unit.
         partitions: The partition of each unit.
         owners: Returns the node to read each partition from; with True, without cached answers.
@@ -97,7 +97,7 @@ class Plan:
 
 
 class Sink(Protocol):
-    """What understands the answers, where the core alone cannot."""
+    """Interprets the answers that the core alone cannot."""
 
     def learn(self, type_id: int, schema_id: int, flags: int) -> None:
         """Tell the core how rows of this form are stored."""
@@ -105,31 +105,31 @@ class Sink(Protocol):
     def leave(
         self, unit: int, entries: bytes, places: NDArray[np.int64], absent: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Decode entries of a unit that the core has left, and place them.
+        """Decode the entries of a unit that the core could not decode, and land them.
 
         Args:
             unit: The unit.
-            entries: The entries, as they are in a page.
-            places: The place of each; -1 where its key was not requested in the bytes that it has.
+            entries: The entries, in the format of a page.
+            places: The place of each entry; -1 if no requested key has exactly these bytes.
             absent: Rows of the unit whose keys have not arrived.
 
         Returns:
-            The places that need nothing more, int64.
+            The places that are complete, int64.
         """
 
     def other_count(self, unit: int, found: int) -> IgniteTFError:
-        """Return the error of a unit that has another number of rows than it was said to have."""
+        """Return the error of a unit whose number of rows differs from the expected one."""
 
     def other_keys(self, unit: int) -> IgniteTFError:
         """Return the error of a unit whose rows changed between two connections."""
 
 
 class _Restart(Exception):
-    """The connection is to be replaced, and nothing is wrong with it."""
+    """The connection must be replaced, although it works."""
 
 
 class _Refused(Exception):
-    """The sink cannot go on; it has tried for as long as it may, and reading again is of no use."""
+    """The sink failed for good: its own retries are used up, and reading again would not help."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__()
@@ -144,12 +144,12 @@ class Flow:
         name: Name of the data set, for messages.
         plan: What to read.
         landing: Where answers land.
-        sink: What understands answers.
+        sink: Interprets what the core cannot.
         connections: Connections to each node.
-        most_open: Cursors that stay open for a further page, which a connection may have.
-        least_window: Bytes that a connection may have under way without any delay.
-        is_small: Whether all rows fit into the first window and the groups that may be filled
-            ahead; over one connection they are then read in the caller's thread.
+        most_open: Limit per connection on cursors that stay open for a further page.
+        least_window: Bytes that a connection may have under way if the delay is 0.
+        is_small: Whether all rows fit into the first window and into the groups that may be
+            filled ahead. If one node has all of them, they are then read in the caller's thread.
         retry_s: Seconds without progress after which a failure is raised; 0 never retries.
 
     Attributes:
@@ -181,7 +181,7 @@ class Flow:
         self._is_small = is_small
         self._retry_s = retry_s
         self._most_window = widened(client)
-        self._window = self._most_window  # of the lane that ended last
+        self._window = self._most_window  # the window of the lane that ended last
         self._error: BaseException | None = None
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -197,8 +197,8 @@ class Flow:
         unanswered requests or open cursors.
 
         Raises:
-            IgniteTFError: What a connection ended with, when it cannot be retried any more; the
-                groups before it were yielded.
+            IgniteTFError: A connection failed, and no retry is left. The groups before the
+                failure were yielded.
             ConfigError: The process was forked since the first group.
         """
         try:
@@ -209,7 +209,7 @@ class Flow:
                     raise ConfigError(
                         f"{self._name}: the process was forked while it read, and the threads that"
                         " receive are its parent's",
-                        hint="begin to read in the process that goes on to do so",
+                        hint="start reading in the process that uses the rows",
                     )
                 taken = self._landing.take(_POLL_S)
                 if taken is False:
@@ -224,7 +224,7 @@ class Flow:
                 self._close()
 
     def _wait_for_ends(self) -> None:
-        """Wait until the nodes have said that no more rows follow; raise what they said instead."""
+        """Wait until the nodes report the end of each unit; raise the error if one reports that."""
         while self._error is None and (self._units["state"] != UnitState.ENDED).any():
             for thread in filter(threading.Thread.is_alive, list(self._threads)):
                 thread.join(_POLL_S)
@@ -256,7 +256,7 @@ class Flow:
     def _shares(
         self, units: Sequence[int], owners: Mapping[int, uuid.UUID]
     ) -> dict[uuid.UUID | None, list[int]]:
-        """Return the units of each node, in order; None where it makes no difference."""
+        """Return the units to read from each node, in order; the node None means any node."""
         found: dict[uuid.UUID | None, list[int]] = {}
         partitions = self._plan.partitions[list(units)].tolist()
         for unit, partition in zip(units, partitions, strict=True):
@@ -284,7 +284,7 @@ class Flow:
             self._landing.wake()
 
     def _read_all(self, node: uuid.UUID | None, units: Sequence[int]) -> None:
-        """Read units over one connection after the other, until they have ended."""
+        """Read units to their end, over a new connection after each failure."""
         backoff, heap = Backoff(READ), Backoff(HEAP)
         is_lost = False
         while units and not self._stopped.is_set():
@@ -310,7 +310,7 @@ class Flow:
         """Look up where to read units now.
 
         Returns:
-            The node of the first unit, and the units that it has. Other threads read the rest.
+            The node of the first unit, and the units to read there. Other threads read the rest.
         """
         (node, own), *others = self._shares(units, self._plan.owners(True)).items()
         for other, rest in others:
@@ -337,7 +337,7 @@ class Flow:
         self._stopped.wait(wait)
 
     def _reset(self, units: Sequence[int]) -> None:
-        """Make units, which no lane has, as they were before their first request."""
+        """Reset units, which no lane may hold, to their state before the first request."""
         for unit in units:
             row = self._units[unit]
             if row["done"] > row["replay"]:
@@ -369,7 +369,7 @@ class Flow:
             if is_clean:
                 self._client.release(channel)
             elif gives_up and threading.current_thread() not in self._threads:
-                self._start_thread(self._part, channel, lane)  # a node may be long in answering
+                self._start_thread(self._part, channel, lane)  # a node may answer late
             else:
                 self._part(channel, lane)
 

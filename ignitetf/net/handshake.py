@@ -1,4 +1,4 @@
-"""Opens a connection: TCP, TLS and handshake within one time limit, or says why not.
+"""Opens a connection (TCP, TLS and handshake) within one time limit, or reports why it failed.
 
 settings -> **handshake** -> channel (frames), pyclient
 
@@ -6,10 +6,10 @@ Every connection of ignitetf is opened here, including those of pyignite (`pycli
 sockets from `open_connection`). The certificate and the host name are checked before the first
 byte of the handshake is sent.
 
-If it fails, the error names the cause in one line: a file of TLS, an alert or a certificate of the
-other side, the first bytes of another server. A node addressed with the wrong protocol (TLS or not,
-Ignite 2 or 3) hangs up without a word. So after a first failure the other protocols are tried once,
-without a login or a certificate, to learn which one the peer speaks (`explained`).
+If it fails, the error names the cause in one line: an unusable TLS file, an alert or a certificate
+of the peer, the first bytes of another kind of server. A node that is addressed with the wrong
+protocol (TLS or not, Ignite 2 or 3) hangs up without an answer. So `explained` then tries the
+other protocols once, without a login or a certificate, to learn which one the peer speaks.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from ignitetf.wire.frames import (
 
 __all__ = ["LOST", "cause", "explained", "open_connection", "tls_context"]
 
-# On one machine the peer reads bytes at once. With the kernel's default buffers of megabytes they
-# have left the processor's caches by then; this size makes loads of large values and of blocks a
-# sixth faster.
+# On one machine the peer reads bytes at once. With the kernel's default buffers of megabytes, the
+# bytes have left the processor's caches by then. This size makes loads of large values and of
+# blocks a sixth faster.
 _LOCAL_SEND_BYTES: Final = 128 << 10
 _MAX_HANDSHAKE_BYTES: Final = 1 << 16
 _ALERT_S: Final = 0.2  # for an alert that has already arrived
@@ -62,7 +62,7 @@ _OUR_FEATURES: Final = (
 
 @dataclass(frozen=True)
 class _Peer:
-    """What the handshake revealed about the other side; its answer took so many seconds."""
+    """What the handshake revealed about the node; `seconds` is how long its answer took."""
 
     address: str
     version: tuple[int, int, int]
@@ -77,13 +77,13 @@ def open_connection(
     """Connect, check the certificate and perform the handshake.
 
     Returns:
-        The connected socket, with what is left of `settings.connect_timeout_s` as its time limit,
-        and its peer.
+        The connected socket, whose time limit is the rest of `settings.connect_timeout_s`, and its
+        peer.
 
     Raises:
-        ConnectError: Nothing listens there, it is not an Ignite node, or it is not ready.
-        TlsError: TLS failed because of the certificate, the name or the protocol, or because only
-            one side speaks it.
+        ConnectError: Nothing listens there, the peer is not an Ignite node, or it is not ready.
+        TlsError: TLS failed: the certificate, the host name or the protocol was refused, or only
+            one side speaks TLS.
         AuthenticationError: The user name or password was refused.
         RequestTimeout: The peer accepts connections but never answers.
     """
@@ -146,7 +146,7 @@ def _open_socket(address: str, settings: Settings, deadline: float) -> socket.so
 
 
 def _limit_local_sends(sock: socket.socket) -> None:
-    # A peer that is already gone has no name; the handshake will report that.
+    # A peer that has hung up has no name; the handshake will report that.
     with contextlib.suppress(OSError):
         if sock.getsockname()[0] == sock.getpeername()[0]:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BYTES)
@@ -178,7 +178,7 @@ def _handshake(
     features: Feature,
     deadline: float,
 ) -> _Peer | tuple[int, int, int]:
-    """Try one version and return the peer, or the version the server wants instead."""
+    """Try one protocol version; return the peer, or the version that the server wants instead."""
     request = handshake_request(version, features, settings.username, settings.password)
     try:
         sock.settimeout(_left(deadline))
@@ -195,8 +195,8 @@ def _handshake(
             address=address,
         ) from error
     except OSError as error:
-        # A TLS 1.3 server refuses a client certificate only after the client has finished its
-        # side, so its alert or a closed connection takes the place of the answer.
+        # A TLS 1.3 server refuses a client certificate only after the client has finished the TLS
+        # handshake. So an alert or a closed connection arrives instead of the answer.
         if settings.tls:
             raise _tls_failed(address, _alert_of(sock, error), settings, agreed=True) from error
         raise ConnectError(
@@ -219,7 +219,7 @@ def _handshake(
 
 
 def _alert_of(sock: socket.socket, error: OSError) -> OSError:
-    """Return the alert that arrived before a send failed, or else the error of the send."""
+    """Return the alert that arrived before a send failed, otherwise the error of the send."""
     if isinstance(error, ssl.SSLError) and not isinstance(error, LOST):
         return error
     try:
@@ -240,7 +240,7 @@ class _Foreign:
 
 
 def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | _Foreign:
-    """Receive the answer, or only its head if no Ignite node would send that length."""
+    """Return the answer, or only its head if no Ignite node would send that length."""
     data = bytearray()
     need = LENGTH_BYTES
     while len(data) < need:
@@ -260,7 +260,7 @@ def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | _Foreign:
 def _wanted_version(
     found: Refused, address: str, version: tuple[int, int, int]
 ) -> tuple[int, int, int]:
-    """Return the version that a node wants which refused ours; raises other refusals as errors."""
+    """Return the version that the node wants instead of ours; raises any other refusal."""
     if found.status == Status.AUTH_FAILED:
         raise AuthenticationError(
             f"{address}: the node refused the user name or the password",
@@ -304,7 +304,8 @@ def _load_client_certificate(context: ssl.SSLContext, settings: Settings, cert: 
     asked = False
 
     def password() -> str:
-        # Without a callback OpenSSL would prompt on the terminal. It only asks for encrypted keys.
+        # Without a callback OpenSSL would prompt on the terminal. It calls this only if the key is
+        # encrypted.
         nonlocal asked
         asked = True
         return settings.key_password or ""
@@ -393,7 +394,7 @@ _UNVERIFIED: Final = {
     64: ("is for another host", _NAME_HINT),
 }
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH", "RECORD_LAYER_FAILURE")
-# Alerts that state the other side's reason, as they appear at the end of OpenSSL's reasons.
+# TLS alerts of the peer, as they appear at the end of OpenSSL's reasons.
 _ALERTS: Final = {
     "CERTIFICATE_REQUIRED": "the node asks for a client certificate",
     "UNKNOWN_CA": "the node does not trust the authority of the client certificate",
@@ -431,7 +432,7 @@ def _unverified(address: str, error: ssl.SSLCertVerificationError) -> TlsError:
 def _tls_failed(
     address: str, error: OSError, settings: Settings, *, agreed: bool = False
 ) -> TlsError:
-    """Return the error for a failure of TLS, naming the other side's alert if it sent one.
+    """Return the error for a failure of TLS; it names the peer's alert if there was one.
 
     Args:
         address: Address of the node.
@@ -454,7 +455,7 @@ def _tls_failed(
             **facts,
         )
     if facts["lost"]:
-        # Java's nodes, Ignite's among them, hang up without an alert.
+        # Servers in Java, such as Ignite's nodes, hang up without an alert.
         return TlsError(
             f"{address}: the handshake was cut {'after' if agreed else 'during'} TLS:"
             f" {_client_state(settings)}",
@@ -486,7 +487,7 @@ def _client_hint(settings: Settings, agreed: bool) -> str:
 
 
 def _foreign(address: str, head: bytes) -> ConnectError:
-    """Return the error for a port whose answer does not begin like Ignite's."""
+    """Return the error for a port whose answer does not begin like that of an Ignite node."""
     for begin, what in _FOREIGN:
         if head.startswith(begin):
             hint = "the thin client port of Apache Ignite 2 is 10800 by default"
@@ -507,7 +508,7 @@ def cause(error: BaseException) -> str:
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
 
-# Who answers in the place of a node
+# Which server answers instead of a node
 
 _PROBE_S: Final = 1.0
 # How an Ignite 3 client begins: the magic, version 3.0.0, the client type, no features.
@@ -515,7 +516,7 @@ _IGNITE_3: Final = b"IGNI\x00\x00\x00\x07\x03\x00\x00\x02\xc4\x00\x80"
 
 
 def explained(error: ConnectError, settings: Settings) -> ConnectError:
-    """Return the error of a connection that was cut, with its cause if that can be found out.
+    """Return the error of a connection that was cut, with its cause if a probe finds it.
 
     Returns:
         A new error, or `error` itself.

@@ -2,11 +2,13 @@
 
 settings -> channel, pyclient -> **pool** -> client
 
-A connection that its node has ended is noticed when it is taken, and replaced. Of the cluster this
-module knows where its nodes are, to lend a connection to a particular one, and their time zone, by
-which they tell a moment from a time on the calendar. Each node tells the zone of its JVM as an
-attribute. Where an administrator has left that out, the node is asked what it makes of a few moments;
-those that all are as in UTC tell the zone.
+A connection that its node has closed is noticed and replaced when it is acquired.
+
+The pool also knows two facts about the cluster. The addresses of its nodes let it lend a connection
+to a particular node. Their time zone is needed to convert between moments and times on the
+calendar. Each node publishes the zone of its JVM as an attribute. If an administrator has excluded
+that attribute, a node is asked to convert a few moments. If it shows all of them as in UTC, the
+zone is UTC.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ __all__ = ["Pool"]
 
 # Idle channels kept per address; extra ones are opened on demand and closed on release.
 _POOL_SIZE: Final = 8
-# Requests that change nothing, and may be sent again.
+# Requests that change nothing, so they may be sent again.
 _READS: Final = frozenset(
     {
         OpCode.CACHE_GET,
@@ -99,11 +101,11 @@ class Pool:
     Attributes:
         settings: The settings.
         delay: The time of the quickest request over all connections.
-        topology: Version of the topology that `nodes` found last; None before.
-        known_nodes: The nodes that it found.
-        told_topology: Version of the topology that an answer told last; None if none has.
+        topology: Version of the topology in the last answer to `nodes`; None before.
+        known_nodes: The nodes in that answer.
+        told_topology: Version of the topology that any answer reported last; None before.
         most_window: Bytes that a connection may have under way; see `net.window`.
-        delivered_rate: Bytes per second that a connection delivered last; 0 before.
+        delivered_rate: Bytes per second on the last connection that was measured; 0 before.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -130,7 +132,7 @@ class Pool:
             warnings.warn("the password is sent without TLS", stacklevel=3)
         self._py: PyClient | None = None
         self._zone: Zone | None = None
-        # The connection that the calls of a group have in common, in each of their threads.
+        # The connection that the calls of a group share; set in each of their threads.
         self._group = threading.local()
         _pools.add(self)
         try:
@@ -164,7 +166,7 @@ class Pool:
             py.close()
 
     def _close_channels(self) -> None:
-        """Close the idle channels, not pyignite's connections, which may be in use."""
+        """Close the idle channels, but not pyignite's connections, which may be in use."""
         with self._lock:
             if self._resting is not None:
                 self._resting.cancel()
@@ -175,7 +177,7 @@ class Pool:
                 channel.close()
 
     def _forget(self) -> None:
-        """Forget all connections without closing them, which would end the parent's."""
+        """Forget all connections without closing them; closing would end the parent's."""
         self._lock = threading.Lock()
         self._idle, self._py, self._resting = {}, None, None
 
@@ -191,7 +193,7 @@ class Pool:
             return sum(map(len, self._idle.values()))
 
     def release_idle(self) -> None:
-        """Close unused connections after a while, longer where opening them took longer.
+        """Close unused connections after a while; keep them longer if they took longer to open.
 
         An idle connection keeps direct memory on the node. But a new one repeats the TLS handshake,
         a node deliberately spends 0.1 s on checking a password, and each round trip counts.
@@ -206,7 +208,7 @@ class Pool:
 
     def __del__(self) -> None:
         # A client that was dropped without being closed must not hold connections on the node. At
-        # the end of the program the process takes them along, and modules may be gone already.
+        # the end of the program the process closes them, and modules may have been unloaded.
         if hasattr(self, "_lock") and not sys.is_finalizing():
             self.close()
 
@@ -231,12 +233,12 @@ class Pool:
         self.release(channel)
 
     def acquire_line(self) -> Channel | Line:
-        """Like `acquire`; in a call of a group, a line of the connection that its calls share."""
+        """Like `acquire`; inside `at_once`, return a line of the connection shared by the calls."""
         common: Common | None = getattr(self._group, "common", None)
         return Line(common) if common is not None and common.works else self.acquire()
 
     def release_line(self, line: Channel | Line) -> None:
-        """Return what `acquire_line` has lent; see `release`."""
+        """Give back a line or channel from `acquire_line`; see `release`."""
         if isinstance(line, Channel):
             self.release(line)
         else:
@@ -257,12 +259,12 @@ class Pool:
         self.release_line(line)
 
     def at_once(self, *calls: Callable[[], Any]) -> list[Any]:
-        """Return what calls that do not depend on each other return, in their order.
+        """Run calls that do not depend on each other, and return their results in order.
 
         Their requests (`call`, `ask`, SQL) are under way at the same time, over one connection.
 
         Raises:
-            Exception: The first error in the order of the calls, once all of them have ended.
+            Exception: The first error in the order of the calls, after all of them have ended.
         """
         if len(calls) < 2 or getattr(self._group, "common", None) is not None:
             return side_by_side(*map(self._grouped, calls)) if calls else []
@@ -282,7 +284,7 @@ class Pool:
         return found
 
     def open_ahead(self, count: int) -> None:
-        """Begin to open connections that are soon needed, until `count` are idle."""
+        """Start to open connections that are soon needed, until `count` are idle."""
         for _ in range(count - self.idle_count):
             Beside(self._open_idle)
 
@@ -291,7 +293,7 @@ class Pool:
             self.release(self.open_channel(self.settings.addresses[0]))
 
     def _grouped(self, call: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a call that has the connection of this thread's group, in whatever thread."""
+        """Return a call that uses the connection of this thread's group in any thread."""
         common = getattr(self._group, "common", None)
 
         def run() -> Any:
@@ -342,7 +344,7 @@ class Pool:
         channel.close()
 
     def note_topology(self, channel: Channel) -> None:
-        """Keep the version of the topology that the node told over this connection, if it did."""
+        """Store the version of the topology if the node reported one over this connection."""
         if (told := channel.topology_version) is not None:
             self.told_topology, channel.topology_version = told, None
 
@@ -367,8 +369,8 @@ class Pool:
     ) -> memoryview:
         """Send one request on any pooled channel and return the body of its answer.
 
-        What only reads is sent again, to another node if need be, where the connection is lost on
-        the way or the cluster changes.
+        A request that only reads is sent again, if necessary to another node, when the connection
+        is lost or the cluster changes.
         """
 
         def once(_: object) -> memoryview:
@@ -378,10 +380,10 @@ class Pool:
         return retry(self.settings, once) if op in _READS else once(None)
 
     def ask(self, *questions: Question[Any]) -> list[Any]:
-        """Return what the answers to questions mean, in their order, after one round trip.
+        """Send questions in one round trip, and return their parsed answers in order.
 
         Raises:
-            IgniteTFError: What the first of them that was refused raises.
+            IgniteTFError: The error of the first question that was refused.
         """
 
         def once(_: object) -> list[memoryview | ServerError]:
@@ -392,10 +394,10 @@ class Pool:
         return [one.answered(answer) for one, answer in zip(questions, answers, strict=True)]
 
     def zone(self) -> Zone:
-        """Return the time zone of the nodes, which is requested once.
+        """Return the time zone of the nodes; it is requested once and cached.
 
         Raises:
-            ConfigError: The nodes have different ones, or do not tell.
+            ConfigError: The nodes have different zones, or do not report them.
         """
         if self._zone is None:
             given = self.settings.time_zone
@@ -421,13 +423,13 @@ class Pool:
 
     @property
     def nodes_are_old(self) -> bool:
-        """Whether `known_nodes` may not be the nodes of now: the topology changed, or nobody tells."""
+        """Whether `known_nodes` may be outdated: the topology changed or its version is unknown."""
         told = self.told_topology
         return told is None or self.topology != told[0]
 
     @property
     def nodes_question(self) -> Question[list[NodeEndpoint]]:
-        """What `nodes` asks."""
+        """The request that `nodes` sends."""
         return Question(
             OpCode.CLUSTER_GROUP_NODE_ENDPOINTS,
             nodes_request(),
@@ -450,19 +452,19 @@ class Pool:
         return found
 
     def addresses_of(self, node: uuid.UUID) -> tuple[str, ...]:
-        """Return the addresses of a node as `nodes` found them last; empty if it did not."""
+        """Return the addresses of a node in the last answer to `nodes`; empty if unknown."""
         return self._addresses.get(node, ())
 
 
 def _none_if_unknown(error: ServerError) -> list[NodeEndpoint]:
-    """Take it that a cluster which does not know the request cannot tell its nodes."""
+    """Return no nodes if the cluster does not know the request; raise any other error."""
     if error.fields.get("status") != Status.INVALID_OP_CODE:
         raise error
     return []
 
 
 def _with_other_nodes(error: ConnectError, settings: Settings) -> ConnectError:
-    """Name the embedded nodes that run here in an error of an address that nobody chose."""
+    """If the address is the default one, name the embedded nodes that run here in the error."""
     if "addresses" in settings.origin or settings.addresses != (DEFAULT_ADDRESS,):
         return error
     if not (running := running_nodes()):
@@ -473,7 +475,7 @@ def _with_other_nodes(error: ConnectError, settings: Settings) -> ConnectError:
 def _of_ended_node(
     error: ConnectError | RequestTimeout, address: str
 ) -> ConnectError | RequestTimeout:
-    """Add what is known about an embedded node that has ended there to a connection error."""
+    """Add to a connection error how an embedded node at this address ended, if known."""
     if type(error) is not ConnectError or not isinstance(error.__cause__, ConnectionRefusedError):
         return error
     if (told := ended_at(address)) is None:
@@ -493,7 +495,7 @@ Ask = Callable[[Question[Rows]], Rows]
 _MOST_ZONES: Final = 1 << 14
 _MOST_NAMED: Final = 8
 _SET_IT: Final = "or say in which one times are, with IGNITETF_TIME_ZONE (time_zone= of connect)"
-# Winter and summer, of times in which no zone but those that are UTC had its clocks like UTC.
+# Winter and summer of years chosen so that only a zone that is UTC agrees with UTC in all of them.
 _PROBED: Final = tuple(
     datetime.datetime(year, month, 1, 12)
     for year in (1905, 1942, 1970, 2000, 2024)
@@ -513,7 +515,7 @@ def _cluster_zone(ask: Ask) -> Zone:
     try:
         rows = ask(_zone_query(statement("time_zones")))
     except SqlUnavailable:
-        return UTC  # without SQL nothing shows a time but a client
+        return UTC  # without SQL only clients interpret times
     except IgniteTFError as error:
         if is_retryable(error):
             raise

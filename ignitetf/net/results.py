@@ -1,10 +1,11 @@
-"""The rows of one statement, page by page, over a connection of their own: `Result`, `SqlResult`.
+"""The rows of one statement, page by page, over their own connection: `Result`, `SqlResult`.
 
 pool, statements -> **results** -> client, dbapi
 
-What a statement holds on the node goes with its last page, with `close`, or with its connection;
-but a node of 2.17 keeps what it is asked for while the connection closes. So pages are asked for
-ahead only if all are wanted, and `close` waits for what was asked.
+The node frees what a statement holds after the last page, after `close`, or when the connection
+ends. But a node of 2.17 keeps a page that is requested while the connection closes. So pages are
+requested ahead only if the caller wants all of them, and `close` waits for a page that was
+requested.
 """
 
 from __future__ import annotations
@@ -66,14 +67,14 @@ _GATHERED_BYTES: Final = 1 << 20
 
 
 class Result:
-    """A statement and what comes of it; for use by one thread, but for `abort`.
+    """A statement and its result; for use by one thread, except for `abort`.
 
     Args:
         pool: Lends the connection.
         statement: The statement.
 
     Attributes:
-        statement: As the node takes it.
+        statement: The text that is sent to the node.
         columns: Names of the columns; empty if the statement returns no rows.
         update_count: Rows that were changed; None for a query.
     """
@@ -83,7 +84,7 @@ class Result:
         self.columns: list[str] = []
         self.update_count: int | None = None
         self._pool = pool
-        # Held while the connection changes hands, so that `abort` never meets somebody else's.
+        # Held while the connection is given back, so that `abort` never ends another user's.
         self._lock = threading.Lock()
         self._channel: Channel | Line | None = pool.acquire_line()
         self._registry = TypeRegistry(pool.zone)
@@ -94,7 +95,7 @@ class Result:
         self._cut = False
         # Runs the query again with larger pages, before a row was returned.
         self._again: Callable[[], Page | None] | None = None
-        # Pages that were looked at, and not yet taken.
+        # Pages that were decoded to inspect them, and not yet returned.
         self._first: list[list[Values]] = []
 
     def begin(
@@ -111,15 +112,16 @@ class Result:
         Args:
             params: Values for its parameters.
             schema: SQL schema for names without one.
-            page_rows: Rows that the node sends at once; None takes a number that fills the link
-                for a round trip, for which a query may run twice.
-            timeout_s: Limit for the statement, after which the node cancels it; None for none.
-            only_query: Let the node refuse what is not a query.
+            page_rows: Rows per page; None takes a number that fills the link for a round trip, for
+                which a query may run twice.
+            timeout_s: Limit for the statement, after which the node cancels it; None means no
+                limit.
+            only_query: Let the node refuse a statement that is not a query.
 
         Raises:
-            ConfigError: A parameter, or the limit, cannot be sent.
-            SqlError: The node refused it, or cancelled it.
-            RequestTimeout: No answer came; the connection was dropped.
+            ConfigError: A parameter or the limit cannot be sent.
+            SqlError: The node refused or cancelled the statement.
+            RequestTimeout: No answer arrived; the connection was dropped.
         """
         assert self._channel is not None
         with self._asking():
@@ -153,14 +155,14 @@ class Result:
             self.update_count, self.columns = sum(counts), []
 
     def _begun(self, number: int, wait_s: float) -> Page:
-        """Return the first page of the statement that was sent as this request."""
+        """Receive the answer to this request, and return the first page of the statement."""
         assert self._channel is not None
         body = self._channel.receive(number, timeout_s=wait_s)
         self._cursor, self.columns, page = read_named_sql_page(body)
         return page
 
     def _begun_again(self, request: bytes, wait_s: float) -> Page:
-        """Close the cursor, of which no row was returned yet, and run the query with this request."""
+        """Close the cursor (no row was returned yet), and run the query again with this request."""
         assert self._channel is not None
         closed = self._channel.send(OpCode.RESOURCE_CLOSE, cursor_request(self._cursor))
         number = self._channel.send(OpCode.QUERY_SQL_FIELDS, request)
@@ -168,9 +170,10 @@ class Result:
         return self._begun(number, wait_s)
 
     def _begun_beside(self, request: bytes, wait_s: float) -> Page | None:
-        """Run the query with this request, and close the cursor if the columns are still the same.
+        """Run the query again with this request; replace the cursor if the columns are the same.
 
-        Returns None if they changed meanwhile, or the table is gone; then the cursor stays open.
+        Returns None if the columns changed or the table was dropped; then the old cursor stays
+        open.
         """
         assert self._channel is not None
         number = self._channel.send(OpCode.QUERY_SQL_FIELDS, request)
@@ -182,13 +185,13 @@ class Result:
         is_same = columns == self.columns
         if is_same:
             cursor, self._cursor = self._cursor, cursor
-        # The node closes one by itself once its only page was sent.
+        # The node itself closes a cursor after its last page.
         if is_same or page.more:
             self._channel.call(OpCode.RESOURCE_CLOSE, cursor_request(cursor))
         return page if is_same else None
 
     def _begin_whole(self) -> None:
-        """Run the query again with larger pages, if that pays and only the first page has arrived."""
+        """Run the query again with larger pages if that pays and no second page was requested."""
         again, self._again = self._again, None
         is_taken = self._page is None and not self._first
         if again is None or is_taken or not self._more or self._asked is not None:
@@ -200,17 +203,17 @@ class Result:
                 self._took(page)
 
     def rows_in(self, nbytes: int) -> int:
-        """Return how many rows like the first ones have this size; 0 if there are no others."""
+        """Return how many rows, as large as the first ones, fit; 0 if no further page follows."""
         if self._page is None or not self._more:
             return 0
         return nbytes * self._page.count // max(1, self._page.data.nbytes)
 
     def pages(self, *, ahead: bool = False) -> Iterator[list[Values]]:
-        """Yield the pages that are left, each as one `Values` for each column.
+        """Yield the remaining pages, each as one `Values` per column.
 
         Args:
-            ahead: All are wanted: ask for the next page before the present one is decoded, and
-                decode small ones together.
+            ahead: The caller wants all pages: request the next page before the present one is
+                decoded, and decode small ones together.
 
         Raises:
             SqlError: The result was closed before its last row.
@@ -235,15 +238,15 @@ class Result:
             )
 
     def first_page(self) -> list[Values] | None:
-        """Return the next page, which stays the next one; None if there is none."""
+        """Return the next page without consuming it; None if there is none."""
         if not self._first:
             self._first += itertools.islice(self.pages(), 1)
         return self._first[0] if self._first else None
 
     def arrow_form(self, pa: Any) -> ArrowForm:
-        """Return the Arrow types of the columns, as the pages that are left tell them.
+        """Return the Arrow types of the columns, found in the first of the remaining pages.
 
-        A column without a value is null, or text if there are further pages.
+        A column without a value there is null, or text if further pages follow.
         """
         first, ended = sampled(self.pages())
         self._first[:0] = first
@@ -256,7 +259,7 @@ class Result:
         ).schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return the rows that are left as an Arrow stream (PyCapsule), a page at a time.
+        """Return the remaining rows as an Arrow stream (PyCapsule), a page at a time.
 
         Raises:
             MissingExtra: pyarrow is not installed.
@@ -278,7 +281,7 @@ class Result:
             self._again = None
             self._ask()
             page = self._receive()
-            ahead = True  # who takes a second page is likely to take the third
+            ahead = True  # a caller that reads a second page is likely to read the third
         if ahead and self._more:
             self._ask()
         return page
@@ -304,8 +307,9 @@ class Result:
         try:
             yield
         except ServerError as error:
-            # A statement that was refused left nothing. A page that could not be made may leave its
-            # cursor, with all that the query holds in the heap, until the connection ends.
+            # A refused statement leaves nothing on the node. A page that could not be built may
+            # leave its cursor, with all that the query holds in the heap, until the connection
+            # ends.
             leaves = self._more or is_asked_too_much(error)
             (self._drop if leaves else self._give_back)()
             raise of_statement(error, self.statement) from error
@@ -334,7 +338,7 @@ class Result:
         self.close()
 
     def close(self) -> None:
-        """Give up the rows that are left."""
+        """Discard the remaining rows, and close the cursor on the node."""
         self._cut = self._cut or bool(self._first) or self._page is not None or self._more
         self._page = None
         self._first.clear()
@@ -348,7 +352,7 @@ class Result:
         self._drop()
 
     def abort(self) -> None:
-        """Make the thread that waits for this result stop, with ConnectError."""
+        """Raise ConnectError in the thread that waits for this result; callable from any thread."""
         with self._lock:
             if self._channel is not None:
                 self._channel.abort()
@@ -375,7 +379,7 @@ class Result:
 
 
 def _end_later(channel: Channel | Line, asked: int, cursor: int) -> None:
-    """Wait for a page that was requested, then close its cursor; in a thread of its own."""
+    """Wait for a page that was requested, then close its cursor; in a new thread."""
 
     def end() -> None:
         with contextlib.suppress(IgniteTFError), channel:
@@ -386,7 +390,7 @@ def _end_later(channel: Channel | Line, asked: int, cursor: int) -> None:
 
 
 def _gathered(pages: Iterator[Page]) -> Iterator[Page]:
-    """Yield pages, several small ones as one."""
+    """Yield the pages, joining small ones."""
     parts: list[Page] = []
     size = 0
     for page in pages:
@@ -416,7 +420,7 @@ def execute(
     timeout_s: float | None = None,
     only_query: bool = False,
 ) -> SqlResult:
-    """Run one SQL statement; `Client.sql` says what the arguments are and which errors come."""
+    """Run one SQL statement; see `Client.sql` for the arguments and errors."""
     values = parameter_list(params)
     expected = count_parameters(statement)
     if expected is not None and expected != len(values):
@@ -436,16 +440,16 @@ def execute(
         )
         return result
 
-    # Until its first page is here, a query may begin anew on another connection.
+    # Before its first page has arrived, a query may start again on another connection.
     return retry(pool.settings, begun, QUERY) if is_query(statement) else begun(None)
 
 
 class SqlResult(Result):
     """The rows of one statement, fetched page by page during iteration.
 
-    A DATE is a datetime at midnight, a TIME a timedelta; `pages` has the values as they are. What
-    the statement holds on the node is closed after the last row, by `close`, or when the result is
-    garbage collected.
+    A DATE becomes a datetime at midnight, a TIME a timedelta; `pages` returns the original values.
+    The cursor on the node is closed after the last row, by `close`, or when the result is garbage
+    collected.
     """
 
     def __init__(self, pool: Pool, statement: str) -> None:
@@ -465,7 +469,7 @@ class SqlResult(Result):
             self._rows.extend(zip(*columns, strict=True))
 
     def arrow_form(self, pa: Any) -> ArrowForm:
-        """Return the Arrow types of the columns; raises ConfigError amid the rows of a page."""
+        """Return the Arrow types of the columns; raises ConfigError in the middle of a page."""
         if self._rows:
             raise ConfigError(
                 "rows of a page were read one by one before", hint="take columns right away"
@@ -479,7 +483,7 @@ class SqlResult(Result):
 
 
 def only_value(result: SqlResult) -> Any:
-    """Return the value of a statement that answers with one row of one column, such as a count.
+    """Return the value of a statement whose result is one row of one column, such as a count.
 
     Raises:
         WireError: The answer has other rows or columns.

@@ -1,18 +1,18 @@
-"""The nodes of a cluster: how near they are, which copy is read, what scans take of their heap.
+"""The nodes of a cluster: how near they are, which copy is read, how much heap a scan takes.
 
 client -> **topology** -> flow, reading
 
-Every copy has the same entries in the same order, so what is read does not depend on the choice. A
+Every copy has the same entries in the same order, so the choice does not change what is read. A
 node that no longer has a copy forwards the request to the owner, so an outdated choice costs a
-detour and no row. Answers are cached until the cluster tells another version of its topology.
+detour but no row. Answers are cached until the cluster reports another version of its topology.
 
-Hashing gives some nodes more primary copies than others. Where all nodes are equally near, and a
-write waits for every copy, other copies are read so that all nodes have as many. The choice depends
-on the copies alone, so that all processes make the same one.
+Hashing gives some nodes more primary copies than others. If all nodes are equally near and a write
+waits for every copy, backup copies are read too, so that all nodes serve equally many partitions.
+The choice depends on the copies alone, so that all processes make the same one.
 
-A node makes each page in its heap, and takes all rows of a leaf of its index there before it answers
-a scan. Its heap is often 1 GB (Ignite's own default); if it is full, the node answers "Java heap
-space".
+A node builds each page in its heap. Before it answers a scan, it also copies all rows of an index
+leaf there. Its heap is often 1 GB (Ignite's own default); if it is full, the node answers "Java
+heap space".
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def place_of(addresses: Sequence[str], data_center: str | None, own: str | None)
         data_center: Its data center, if it has one and ours is known.
         own: Our data center; None if it is not known.
     """
-    # One host has one data center. Where they differ, an address is a tunnel's or a container's.
+    # One host has one data center. If they differ, the address belongs to a tunnel or a container.
     if own is not None and data_center not in (None, own):
         return "elsewhere"
     if _on_own_host(addresses):
@@ -83,9 +83,9 @@ def place_of(addresses: Sequence[str], data_center: str | None, own: str | None)
 def _on_own_host(addresses: Sequence[str]) -> bool:
     """Return whether a node with these addresses runs on this machine.
 
-    A node names the addresses of all interfaces that it listens on, so one elsewhere has at least
-    one that is not ours. Loopback addresses, which every machine has, decide only if there is no
-    other.
+    A node lists the addresses of all interfaces that it listens on, so a node on another machine
+    has at least one address that is not ours. Loopback addresses, which every machine has, count
+    only if there are no others.
     """
     if is_loopback(addresses):
         return bool(addresses)
@@ -108,16 +108,16 @@ def _own_addresses() -> frozenset[str]:
 
 log = logging.getLogger(__name__)
 
-# Primary copies are read as they are if no node has more of them by the mean than this.
+# Primary copies are read unless some node has more than this many times the mean number of them.
 _MOST_UNEVEN: Final = 1.05
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What the cluster answered about a cache.
+    """The cached answer of the cluster about a cache.
 
     Attributes:
-        version: Of the topology then; None if the answer is not to be used again.
+        version: Version of the topology at that time; None if the answer must not be reused.
         primaries: The primary node of each partition.
         nearest: The node to read each partition from.
     """
@@ -129,7 +129,7 @@ class _Known:
 
 @dataclass
 class _Cluster:
-    """What a client was answered about its cluster: of each cache, and how near each node is."""
+    """Cached answers of a cluster to one client: about each cache, and how near each node is."""
 
     caches: dict[str, _Known] = field(default_factory=dict)
     places: dict[uuid.UUID, Place] = field(default_factory=dict)
@@ -143,7 +143,7 @@ def _cluster(client: Client) -> _Cluster:
 
 
 def place_of_node(client: Client, node: uuid.UUID) -> Place:
-    """Return how near a node is; asks the cluster for data centers only if ours is known."""
+    """Return how near a node is; requests data centers only if our own is known."""
     places = _cluster(client).places
     if (known := places.get(node)) is not None:
         return known
@@ -168,7 +168,7 @@ def place_of_node(client: Client, node: uuid.UUID) -> Place:
 def origin_of(client: Client, channel: Channel) -> Origin:
     """Return the node that a connection leads to, and how near it is."""
     node = channel.node_id
-    if node is None:  # a cluster that is too old to tell
+    if node is None:  # the cluster is too old to report it
         return Origin(channel.address, "elsewhere")
     return Origin(channel.address, place_of_node(client, node))
 
@@ -203,7 +203,7 @@ def _requested(client: Client, cache: str) -> _Known:
 def nearest_nodes(
     client: Client, cache: str, nodes: Sequence[NodeEndpoint], found: PartitionMap
 ) -> tuple[dict[int, uuid.UUID], bool]:
-    """Return the node to read each partition from, and whether that can stay so.
+    """Return the node to read each partition from, and whether the choice may be cached.
 
     Args:
         client: The connection.
@@ -212,8 +212,8 @@ def nearest_nodes(
         found: The primary nodes of the partitions.
 
     Returns:
-        Partitions that nobody has, or of which the cluster does not tell, are missing. It cannot
-        stay so while copies are being filled, or the cluster does not tell.
+        Partitions without a known node are missing. The choice must not be cached while copies are
+        being filled, or if the cluster does not report its copies.
     """
     primaries = found.owners
     distance = {node.node_id: _PLACES.index(place_of_node(client, node.node_id)) for node in nodes}
@@ -261,13 +261,13 @@ def chosen_copies(
 ) -> dict[int, uuid.UUID]:
     """Choose the nearest copy of each partition.
 
-    Among equally near ones all nodes get as many partitions as can be, and primary copies as far as
-    that allows. So the choice is the same for all processes at one place.
+    Among equally near nodes the partitions are spread as evenly as the copies allow, and primary
+    copies are preferred as far as that allows. All processes at one place make the same choice.
 
     Args:
         primaries: The primary node of each partition.
         copies: Partitions, and nodes that have a whole copy.
-        distance: How far each node of the cluster is; others are left out.
+        distance: How far each node of the cluster is; copies on other nodes are ignored.
     """
     having: dict[int, set[uuid.UUID]] = {p: {node} for p, node in primaries.items()}
     for partition, node in copies:
@@ -289,26 +289,26 @@ def chosen_copies(
 def _evened_out(
     copies: Mapping[int, Sequence[uuid.UUID]], chosen: Mapping[int, uuid.UUID]
 ) -> dict[int, uuid.UUID]:
-    """Return a choice in which no node could pass a partition to one that has two fewer.
+    """Return a choice in which no node could pass a partition to a node with two fewer.
 
-    A node passes a partition to another one that has a copy of it, which may pass on another one
-    in turn. So the busiest node has as few as the copies allow.
+    A node can pass a partition to another node that has a copy of it, and that node may pass one
+    of its own to a third. So the busiest node gets as few partitions as the copies allow.
 
     Args:
         copies: The nodes to choose from, by partition.
-        chosen: The node of each partition to begin with; as many as can be stay.
+        chosen: The initial node of each partition; as few as possible are changed.
     """
     nodes = _Nodes(copies, chosen)
     left = nodes.all
     while left:
         busiest = max(left, key=lambda node: (nodes.count[node], node))
-        # Whoever can be reached in vain has as few as can be: it stays out of what follows.
+        # None of the returned nodes can be relieved further, so they are left out from here on.
         left -= nodes.relieve(busiest)
     return nodes.chosen
 
 
 class _Nodes:
-    """The partitions of each node, and to which others it could pass them."""
+    """The partitions of each node, and the other nodes to which it could pass them."""
 
     def __init__(
         self, copies: Mapping[int, Sequence[uuid.UUID]], chosen: Mapping[int, uuid.UUID]
@@ -322,10 +322,11 @@ class _Nodes:
             self._add(partition, node)
 
     def relieve(self, node: uuid.UUID) -> set[uuid.UUID]:
-        """Pass on a partition of a node, along a shortest way.
+        """Pass on one partition of a node, along a shortest chain of nodes.
 
         Returns:
-            All nodes that it could pass some to, if none has so few that it helps; else no node.
+            An empty set if that worked. Otherwise all nodes that chains reach; none of them has two
+            partitions fewer than `node`, so passing one on would not help.
         """
         before: dict[uuid.UUID, uuid.UUID] = {node: node}
         waiting = deque([node])
@@ -363,15 +364,16 @@ class _Nodes:
 
 # A leaf has an item of 12 bytes for each row.
 LEAF_ROWS: Final = 336
-# Bytes of rows that the scans of a reader may take into the heap of a node: others read as well.
+# Bytes of rows that the scans of one reader may occupy in a node's heap; it serves other readers
+# too.
 _ROWS_BYTES: Final = 128 << 20
 
 
 def scan_bytes(row_bytes: float, partition_rows: float) -> float:
-    """Return the bytes of rows that a node takes into its heap for a scan of a partition."""
+    """Return the bytes of rows that a node copies into its heap for a scan of a partition."""
     return row_bytes * min(LEAF_ROWS, partition_rows)
 
 
 def scans_at_once(scan: float) -> int:
-    """Return how many scans that take `scan` bytes each may be open on a node."""
+    """Return how many scans, of `scan` bytes each, may be open on a node."""
     return int(_ROWS_BYTES // max(1.0, scan))

@@ -2,10 +2,11 @@
 
 pool -> **window** -> flow, exchange
 
-The window is 4 MB, for pages of cursors 8 MB, and what arrives in twice the shortest delay. For a new
-connection the rate of an earlier one is used, or a usual rate. After that the best rate seen and
-the time of the quickest answer decide. The window at most doubles in a round. A node that has no
-heap for what is under way halves it. The core has the same rule for reads, with these numbers.
+The window is 4 MB (8 MB for pages of cursors) plus the bytes that arrive in twice the shortest
+delay. A new connection starts with the rate of an earlier one, or with a usual rate. Then the best
+rate seen and the time of the quickest answer decide. The window at most doubles in a round. It is
+halved when a node has no heap for what is under way. The core uses the same rule and numbers for
+reads.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ignitetf.net.pool import Pool
 __all__ = ["LEAST_BYTES", "LEAST_PAGES", "ByteWindow", "first_bytes", "widened"]
 
 LEAST_BYTES: Final = 4 << 20
-# Of pages of cursors: a node makes several side by side, each in one thread.
+# For pages of cursors: a node makes several at the same time, each in one thread.
 LEAST_PAGES: Final = 8 << 20
 # Bytes per second that a new connection is expected to have.
 _EXPECTED_RATE: Final = 500e6
@@ -28,7 +29,7 @@ _LEAST_ROUND_S: Final = 1e-4
 
 
 def widened(pool: Pool) -> int:
-    """Double the largest window, which a refusal has halved, up to `ahead_bytes`; return it."""
+    """Double the largest window, up to `ahead_bytes`, after a refusal halved it; return it."""
     pool.most_window = min(pool.settings.ahead_bytes, 2 * pool.most_window)
     return pool.most_window
 
@@ -43,7 +44,7 @@ class ByteWindow:
     """The window of one connection; for use by one thread.
 
     Args:
-        pool: Has the shortest delay and the rate of earlier connections.
+        pool: Provides the shortest delay and the rate of earlier connections.
         most: The largest window.
 
     Attributes:
@@ -55,7 +56,7 @@ class ByteWindow:
         self.size = first_bytes(pool, most)
         self.rate = 0.0
         self._most, self._delay_s = most, pool.delay.seconds
-        # A round begins with an answer, and ends with one to a request sent after that.
+        # A round begins with an answer, and ends with the answer to a request sent later.
         self._round_begin = math.inf
         self._round_bytes = 0
 
@@ -83,5 +84,5 @@ class ByteWindow:
         self.size = min(fitting, 2 * self.size, self._most)
 
     def refused(self) -> None:
-        """Halve the window for good, since the node has no heap for more."""
+        """Halve the window for good, because the node had no heap for more."""
         self._most = self.size = max(1, self.size // 2)
