@@ -210,6 +210,12 @@ class OrderedRows(ABC):
             raise TypeError("the number of rows is not known with where= or nulls='drop'")
         return self.length
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            f"{self!r} cannot be pickled, because it has connections: open it in the other process with"
+            " the same arguments, and resume there from `state()`"
+        )
+
     # Without this, Python would iterate by single rows, in another order than `batches`.
     __iter__ = None
 

@@ -1,6 +1,7 @@
 """Rows without TensorFlow: the dataset's own order, a state at every step, nothing that changes."""
 
 import os
+import pickle
 import subprocess
 import sys
 
@@ -38,6 +39,11 @@ def keys(batches):
         assert list(batch["val"]["S"]) == [f"s{k}".encode() * (k % 4) for k in key]
         found += key
     return found
+
+
+def test_rows_cannot_be_pickled_and_say_what_to_do(build):
+    with pytest.raises(TypeError, match="other process"):
+        pickle.dumps(build())
 
 
 @pytest.mark.parametrize("seed", [None, 7])
