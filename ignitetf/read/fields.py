@@ -1,16 +1,17 @@
-"""Which fields a cache has: as declared, or as a sample of its rows and its SQL table tell.
+"""The fields of a cache: declared by the user, or inferred from sampled rows and its SQL table.
 
 selection, system views -> **fields** -> schema -> reader
 
-Without a manifest, the first pages of some partitions tell the fields. If the cache has a SQL table,
-its columns are the fields. Objects keep the values of a column that was dropped, and lack one that
-was added or has been NULL so far.
+Without a manifest, the fields are inferred from the first pages of some partitions. If the cache
+has a SQL table, the table's columns are the fields. Stored objects alone are not enough: they keep
+the values of a dropped column, and lack a column that was added or has been NULL so far.
 
 A declaration (`schema=`) is a mapping of field names to dtypes, `(dtype, shape)` pairs,
 `tf.TensorSpec`s (anything with `dtype` and `shape`) or `Field`s; `datetime64[us]` or `[ms]` sets the
-unit of a timestamp. It can also be a whole `Schema`, or such a mapping under `val`, with the
-declaration of the key under `key`, where `stored` takes the bytes that are stored, whatever they
-mean. Only the fields it names are read; with None under `val`, all are, as they are stored.
+unit of a timestamp. It can also be a whole `Schema`. Or it is a mapping with such a declaration of
+the values under `val` and the declaration of the key under `key`. `stored` under `key` reads the
+stored bytes of keys of any type. Only the declared fields are read. With None under `val`, all
+fields are read as they are stored.
 """
 
 from __future__ import annotations
@@ -78,12 +79,12 @@ _BYTES: Final = 16 << 20
 
 @dataclass(frozen=True)
 class Sample:
-    """What was found.
+    """The result of sampling a cache.
 
     Attributes:
-        schema: The records; with a declaration, its fields where they were seen.
-        entry_bytes: Stored bytes of a record, on average; 0 of an empty cache.
-        left_out: Fields that cannot be read, and why; empty unless they may be left out.
+        schema: Schema of the records. With a declaration: only the declared fields that were seen.
+        entry_bytes: Average stored bytes of a record; 0 for an empty cache.
+        left_out: Fields that cannot be read, and why; empty unless `skip_unreadable` is set.
     """
 
     schema: Schema
@@ -101,7 +102,7 @@ class Sampler:
         options: What to read.
         registry: Receives the binary types that the records have.
         selection: The SQL table and condition, if there are any.
-        retry_s: Seconds for which to replace a lost connection.
+        retry_s: Time limit in seconds for replacing a lost connection.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Sampler:
     def sample(self, partition_count: int, declared: _Declaration | None) -> Sample:
         """Return the schema seen in the first pages of some partitions.
 
-        If those have so few entries that hardly any were seen, a scan of the whole cache follows.
+        If these partitions have very few entries, the whole cache is scanned afterwards.
 
         Raises:
             SchemaError: The cache is empty or ambiguous and nothing is declared.
@@ -163,7 +164,7 @@ class Sampler:
         return Sample(found, self._bytes / self._rows, left_out)
 
     def _requests(self, page: int, partitions: Sequence[int]) -> tuple[list[bytes], bytes]:
-        """Return the requests for some partitions, and that for the whole cache."""
+        """Return the requests for some partitions, and the request for the whole cache."""
         if self._selection is not None:
             return self._selection.sample(page, partitions)
         cache = cache_id(self._cache)
@@ -173,7 +174,7 @@ class Sampler:
     def _observe(
         self, requests: Sequence[bytes], partitions: Sequence[int], key: Evidence, value: Evidence
     ) -> None:
-        """Take in first pages until there are enough rows or bytes."""
+        """Add first pages to the evidence until there are enough rows or bytes."""
         client, registry = self._client, self._registry
         self._bytes = self._rows = 0
         done, count = 0, 1
@@ -193,7 +194,7 @@ class Sampler:
             count = int(max(1, min(4 * count, (_BYTES - self._bytes) // each)))
 
     def _pages(self, requests: Sequence[bytes]) -> list[Page]:
-        """Return the first page of each request; their cursors are closed."""
+        """Return the first page of each request, and close the cursors."""
         op = OpCode.QUERY_SCAN if self._selection is None else OpCode.QUERY_SQL_FIELDS
 
         backoff = Backoff(READ)
@@ -232,7 +233,7 @@ class Sampler:
 
 
 def _first_pages(channel: Channel, op: OpCode, requests: Sequence[bytes]) -> list[Page]:
-    """Return the first page of each query, and close what it leaves open."""
+    """Return the first page of each query, and close the open cursors."""
     found: list[Page] = []
     errors: list[ServerError] = []
     cursors: list[bytes] = []
@@ -263,12 +264,12 @@ def _spread_out(count: int, most: int) -> list[int]:
     return [i * count // most for i in range(most)]
 
 
-# By the Java class of a column's values; a DATE is read as the same milliseconds as a java.util.Date.
+# Type code by Java class of a column. A SQL DATE has the same milliseconds as a java.util.Date.
 _CODES: Final[Mapping[str, TypeCode]] = {
     **{row.java: row.code for row in DATA_TYPES.values() if row.java},
     "java.sql.Date": TypeCode.DATE,
 }
-# How the name of a type ends that CREATE TABLE has made up, whose objects only SQL writes.
+# The end of a type name that CREATE TABLE has generated; only SQL writes objects of such a type.
 _MADE_UP: Final = re.compile("(_[0-9a-f]{4,12}){5}$")
 
 
@@ -277,15 +278,15 @@ class _TableFields:
     """The columns of a table.
 
     Attributes:
-        values: Types of the columns of the values by name; None for one of any other type.
-        keys: The same for those of the key.
-        is_exact: Whether CREATE TABLE made it, whose columns have the names of the fields. The
-            columns of a table that a program made from its classes have these in capitals or under
-            other names, and may be some of them only.
-        has_class: Whether its objects may be of a class of a program (VALUE_TYPE), with fields that
-            are no columns: these are read where they are named.
-        key_is_plain: Whether the key is the value of its only column.
-        value_is_plain: The same of the value.
+        values: Types of the value columns by name; None for a column of an unknown type.
+        keys: Types of the key columns by name; None for a column of an unknown type.
+        is_exact: Whether CREATE TABLE made the table; then columns and fields have the same names.
+            If a program made the table from its classes, column names are capitalized or different,
+            and some fields may have no column.
+        has_class: Whether the objects may belong to a program's class (VALUE_TYPE), with fields
+            that are not columns. Such fields are read only if they are named.
+        key_is_plain: Whether the key is not an object but the value of its only column.
+        value_is_plain: Whether the value is not an object but the value of its only column.
     """
 
     values: Mapping[str, TypeCode | None]
@@ -297,16 +298,16 @@ class _TableFields:
 
     @property
     def names(self) -> Collection[str] | None:
-        """The names of all fields of the values; None if there may be others."""
+        """The names of all fields of the values; None if there may be more fields."""
         return self.values if self.is_exact and not self.has_class else None
 
     def complete(self, key: Evidence, seen: Evidence, named: Collection[str]) -> None:
-        """Take the fields that the columns have into the evidence of objects, and no others.
+        """Make the fields in the evidence of objects match the columns: add missing, remove others.
 
         Args:
-            key: Evidence of the keys. Before 2.17 a cluster does not tell which columns these have.
+            key: Evidence of the keys. Before 2.17 a cluster does not report the key's columns.
             seen: Evidence of the values.
-            named: Fields that are asked for.
+            named: Fields that the caller requested.
         """
         if seen.unreadable or seen.codes != {int(TypeCode.OBJECT)}:
             return
@@ -326,7 +327,7 @@ class _TableFields:
                     found.codes.add(int(code))
 
     def schema(self) -> Schema | None:
-        """Return the schema of the table while it has no rows; None if the columns do not tell."""
+        """Return the schema of an empty table; None if the columns do not determine it."""
         columns = {**self.keys, **self.values}
         if not self.is_exact or not self.keys or None in columns.values():
             return None
@@ -354,10 +355,10 @@ def _table_fields(client: Client, cache: str, selection: Selection | None) -> _T
     Args:
         client: The connection.
         cache: Name of the cache.
-        selection: Names the table, if one is selected.
+        selection: Names the selected table; None if no table is selected.
 
     Returns:
-        None if it has no table, or several and none is selected.
+        None if the cache has no table, or if it has several and none is selected.
     """
     try:
         rows = client.sql(statement("table_fields"), (cache,)).fetchall()
@@ -381,11 +382,11 @@ def _table_fields(client: Client, cache: str, selection: Selection | None) -> _T
     )
 
 
-# What is declared of a field: the field itself, or its dtype and shape.
+# The declaration of a field: the field itself, or its dtype and shape.
 Form = Field | tuple[np.dtype[Any], Shape]
 
 _ENUMS = types_of(Family.ENUM)
-# What is declared of a key that is read as the bytes that are stored; and that alone.
+# The declaration of a key that is read as its stored bytes, and a `schema=` with only this.
 _STORED: Final = "stored"
 KEY_AS_STORED: Final = {"key": _STORED, "val": None}
 
@@ -394,10 +395,10 @@ class _Declaration:
     """A parsed `schema=`.
 
     Attributes:
-        key: The declared key; None leaves it as it is stored.
+        key: The declared key; None reads it as it is stored.
         fields: The declared fields by name.
-        plain: Whether values are no objects; there is one field then.
-        every: Whether nothing is declared of the values: all fields are as they are stored.
+        plain: Whether values are not objects; there is then one field.
+        every: Whether the values have no declaration, so that all fields are read as stored.
     """
 
     def __init__(self, key: Form | None, fields: Mapping[str, Form] | None, plain: bool) -> None:
@@ -408,7 +409,7 @@ class _Declaration:
 
 
 def parse_declaration(schema: Any) -> _Declaration:
-    """Parse a user's `schema=`; raises ConfigError if it is unusable."""
+    """Return the parsed `schema=` of a user; raises ConfigError if it is unusable."""
     if isinstance(schema, Schema):
         plain = schema.type_name is None
         return _Declaration(schema.key, {f.name: f for f in schema.fields}, plain)
@@ -435,7 +436,7 @@ def _declared_schema(declaration: _Declaration) -> Schema:
 
 
 def merge(declaration: _Declaration, found: Schema) -> Schema:
-    """Return the stored fields in their declared form; raises SchemaError if these conflict."""
+    """Return the stored fields in their declared form; raises SchemaError if the two conflict."""
     key = found.key if declaration.key is None else _key_in_form(found.key, declaration.key)
     if declaration.every:
         return replace(found, key=key)
@@ -456,9 +457,9 @@ def check_names(
     registry: TypeRegistry,
     columns: Iterable[str] | None = None,
 ) -> None:
-    """Raise SchemaError, with the nearest names, for a name that no type of the values has.
+    """Raise SchemaError, with similar names, for a name that no type of the values has.
 
-    Where the columns of a table are given, these are all the names.
+    If the columns of a table are given, these are the only valid names.
     """
     if not value.types:
         return
@@ -469,12 +470,12 @@ def check_names(
     for name in names:
         if name not in known:
             raise unknown_field(name, sorted(known))
-        # The type has this field, but none of the sampled records do.
+        # The type has this field, but no sampled record does.
         value.child(name).null = True
 
 
 def _with_unseen(declaration: _Declaration, found: Schema, value: Evidence) -> Schema:
-    """Return the schema extended by declared fields of which only nulls were seen."""
+    """Return the schema extended by the declared fields that had only nulls in the sample."""
     if declaration.plain or not value.types:
         return found
     names = sorted(set(declaration.fields) - set(_seen_names(declaration, value) or ()))
@@ -483,7 +484,7 @@ def _with_unseen(declaration: _Declaration, found: Schema, value: Evidence) -> S
 
 
 def _seen_names(declaration: _Declaration, value: Evidence) -> list[str] | None:
-    """Return the declared fields of which any value was seen; None for plain values."""
+    """Return the declared fields that had a value in the sample; None for plain values."""
     if declaration.plain:
         return None
     nothing = {n for n, seen in value.inside.items() if not (seen.codes or seen.unreadable)}
@@ -491,7 +492,7 @@ def _seen_names(declaration: _Declaration, value: Evidence) -> list[str] | None:
 
 
 def choose_fields(schema: Schema, names: Sequence[str] | None) -> tuple[Field, ...]:
-    """Return the named fields; raises SchemaError, with the nearest names, for an unknown one."""
+    """Return the named fields; raises SchemaError, with similar names, for an unknown one."""
     if names is None:
         return schema.fields
     if isinstance(names, str):
@@ -554,7 +555,7 @@ def _form(name: str, spec: Any) -> Form:
 
 
 def _declared_field(name: str, form: Form) -> Field:
-    """Return the field of a declaration if nothing stored tells its type."""
+    """Return the field for a declaration when no stored value shows its type."""
     if isinstance(form, Field):
         return _in_form(form, form)
     dtype, shape = form
@@ -607,7 +608,7 @@ def _reform(stored: Field, dtype: np.dtype[Any], shape: Shape) -> Field:
     if shape or not _scalar_fits(stored.type, dtype):
         raise _contradiction(stored, declared)
     if dtype.kind == "M":
-        # int64 stands for the type's own time unit.
+        # A unit equal to the type's own time unit is read as plain int64.
         plain = np.datetime_data(dtype)[0] == TIME_UNIT[stored.type]
         dtype = np.dtype("<i8") if plain else dtype
     return replace(stored, dtype=dtype, shape=())

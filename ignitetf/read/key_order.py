@@ -1,14 +1,14 @@
-"""The order of an epoch by key: which key each worker reads at which place.
+"""The order of an epoch by key: the key at each place, and the places of each worker.
 
 keys -> **key order** -> lookup -> rows
                          |
                      blocks
 
 Place i of an epoch is one key: the i-th, or the i-th of a permutation that depends on seed and
-epoch. A global step is a range of places, and each worker takes a slice of it. So the rows of a
-step are the same for any number of workers, a position is one number (the places that are done),
-and a training can go on from it with another number of workers. `StepOrder` is what orders of keys
-and of blocks (`blocks`) have in common.
+epoch. A global step is a range of places, and each worker reads a slice of it. So the rows of a
+step are the same for any number of workers. A position is one number (the places that are done),
+and a training can resume from it with another number of workers. `StepOrder` is the common base of
+the orders of keys and of blocks (`blocks`).
 
 No sockets and no TensorFlow here.
 """
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["KeyOrder", "Permutation", "Places", "Slices", "StepOrder", "Turns"]
 
-# Up to this many numbers are sorted: 5 ms and 512 KB.
+# Up to this many numbers are sorted, which takes 5 ms and 512 KB.
 _SORTED: Final = 1 << 16
-# Four changes of each half; after three, statistical tests find no pattern any more.
+# Each half is changed four times; after three times, statistical tests find no pattern any more.
 _ROUNDS: Final = 8
 # Odd constants of the finalizers of SplitMix64 and MurmurHash3, which spread a change of any input
 # bit over all bits.
@@ -45,19 +45,19 @@ _SECOND: Final = np.uint64(0x94D049BB133111EB)
 
 
 class Permutation:
-    """The order of N numbers that belongs to a seed and an epoch, or to a part of one.
+    """The order of N numbers for a seed and an epoch, or for a part of an epoch.
 
-    It is computed where it is needed, and never stored. A Feistel network permutes the smallest
-    range of 2^k numbers that holds all N. A result beyond N is permuted again until it is one of the
-    N ("cycle walking"), on average less than once, so what is left is a permutation of them. Any
-    position costs the same, whatever came before it, which is why a training can go on from a
-    position alone.
+    It is computed when it is needed, and never stored. A Feistel network permutes the smallest
+    range of 2^k numbers that contains all N. A result outside the N numbers is permuted again until
+    it is one of them ("cycle walking"), on average less than once. The result is a permutation of
+    the N numbers. Every position costs the same, independent of the positions before it. So a
+    training can resume from a position alone.
 
-    Halves of a few bits have too few functions to mix them: of the 24 orders of 4 numbers, a network
-    of one-bit halves reaches only half. Up to 2^16 numbers are therefore sorted by hashes instead.
+    A network with halves of a few bits cannot mix well: with one-bit halves it reaches only half of
+    the 24 orders of 4 numbers. So up to 2^16 numbers are sorted by hashes instead.
 
-    The results are the same on every machine and with every version of NumPy: only sums, products
-    and shifts of 64-bit integers, and a stable sort.
+    The results are the same on every machine and with every version of NumPy, because it uses only
+    sums, products and shifts of 64-bit integers, and a stable sort.
 
     Args:
         count: N, at most 2^63.
@@ -117,7 +117,7 @@ class Permutation:
 
 
 def _mixed(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
-    """Return a hash of each value: 64 bits, each of which depends on every bit of value and key."""
+    """Return a 64-bit hash of each value; each bit depends on every bit of value and key."""
     mixed = values + key
     mixed ^= mixed >> np.uint64(30)
     mixed *= _FIRST
@@ -144,11 +144,11 @@ class Slices:
     """The places of an epoch that one worker reads: its slice of each global step.
 
     A step of b places is cut into one slice for each of n workers, in their order. Without `even`
-    the first b mod n slices are one longer than the others. `drop` leaves the places out that
-    would make slices unequal, `pad` fills the last slices up with the first places of the step.
+    the first b mod n slices are one place longer than the others. `drop` leaves out the places that
+    would make slices unequal. `pad` extends the last slices with the first places of the step.
 
     Attributes:
-        first: The first place; those before it are done.
+        first: The first place; the places before it are done.
         end: Number of places of the epoch.
         step: Places of a global step; the last one may have fewer.
         shard: The worker.
@@ -180,7 +180,7 @@ class Slices:
         return (self.end - self.first) % self.step
 
     def _slice(self, places: int) -> tuple[int, int]:
-        """Return begin and length of this worker's slice of a step with so many places."""
+        """Return begin and length of this worker's slice of a step with `places` places."""
         index, count = self.shard.index, self.shard.count
         short, more = divmod(places, count)
         if self.even is None:
@@ -193,7 +193,7 @@ class Slices:
         return self.places_of(np.arange(start, stop, dtype=np.int64))
 
     def places_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of some of this worker's rows, ascending ones, as int64 [rows]."""
+        """Return the places of some of this worker's rows, which must ascend, int64 [rows]."""
         begin, size = self._slice(self.step)
         whole = self.whole_steps * size
         cut = int(np.searchsorted(rows, whole))
@@ -207,9 +207,9 @@ class Slices:
         return np.concatenate((found, base + (begin + last) % max(1, self._rest)))
 
     def rows_before(self, place: int) -> int:
-        """Return how many of this worker's rows come before it reaches a place, in their order.
+        """Return how many of its rows this worker reads before it reaches a place.
 
-        A row that `pad` repeats comes where it stands in its step, whatever place it repeats.
+        A row that `pad` repeats counts at the end of its step, not at the place that it repeats.
         """
         if place >= self.end:
             return len(self)
@@ -224,10 +224,10 @@ class Slices:
         return sizes if drop_remainder or not last else [*sizes, last]
 
     def full_batches(self, batch: int) -> int:
-        """Return how many batches of so many rows each worker has: the same number for all.
+        """Return how many full batches every worker has; the number is the same for all workers.
 
         Args:
-            batch: Rows of a batch, of which a slice has one or several.
+            batch: Rows of a batch; a slice has one or several batches.
         """
         found = self.whole_steps * max(1, self.step_rows // batch)
         if self.even is None and self.step % self.shard.count:
@@ -239,8 +239,8 @@ class Slices:
         """Return how many places are done after each worker has read `rows` rows.
 
         Raises:
-            ConfigError: That is in the middle of a step, of which other workers have read other
-                places.
+            ConfigError: `rows` ends in the middle of a step, in which other workers have read
+                other places.
         """
         if self.shard.count == 1:
             return self.first + rows
@@ -261,15 +261,15 @@ class Slices:
 class Turns:
     """The places of every n-th batch of a worker, for one of n processes that read for it in turn.
 
-    If the processes hand over one batch each, in their order, the worker gets the batches that it
-    would have read alone.
+    If the processes return one batch each, in their order, the worker receives the same batches as
+    if it read alone.
 
     Attributes:
         slices: The worker's places.
         batch: Rows of a batch; the worker's last batch may have fewer.
-        process: Which of the processes this one is.
+        process: Number of this process, from 0.
         drop_last: Leave out a last batch that has fewer rows, here or for another worker.
-        done: Batches that this process has handed over before.
+        done: Batches that this process has already returned.
     """
 
     slices: Slices
@@ -282,7 +282,7 @@ class Turns:
         return sum(self.sizes())
 
     def sizes(self) -> list[int]:
-        """Return the rows of each batch that is left."""
+        """Return the number of rows of each remaining batch."""
         rows = len(self.slices)
         full = self.slices.full_batches(self.batch) if self.drop_last else None
         batches = -(-rows // self.batch) if full is None else full
@@ -301,7 +301,7 @@ class StepOrder(ABC):
     """An order whose epoch has places from 0 on, read in global steps.
 
     Attributes:
-        even: How workers get the same number of rows, see `Slices`.
+        even: How all workers get the same number of rows, see `Slices`.
         global_batch: Rows of a global step, over all workers; None for the workers' batch size
             times their number.
     """
@@ -318,18 +318,18 @@ class StepOrder(ABC):
         """Number of places of an epoch."""
 
     def slices(self, position: Position, shard: Shard) -> Slices:
-        """Return the places that a worker has left to read from a position on.
+        """Return the places that a worker still has to read from a position on.
 
         Raises:
-            ConfigError: The position is not one of this epoch.
+            ConfigError: The position does not belong to this epoch.
         """
         done = sum(rows for _, rows in position.chain)
         if any(workers != 1 for workers, _ in position.chain) or done > self.total:
             raise ConfigError(
                 f"a state after {list(position.chain)}, of {self.total} rows", hint=_HINT
             )
-        # Without a batch size a step has one row for each worker. Steps of any batch size end
-        # where such steps end.
+        # Without a batch size a step has one row for each worker. The end of a step of any batch
+        # size is also the end of such a small step.
         step = self.global_batch or shard.count
         return Slices(done, self.total, step, shard, self.even)
 
@@ -342,15 +342,15 @@ class StepOrder(ABC):
         process: Shard,
         done: int = 0,
     ) -> Turns:
-        """Return the places that one of a worker's processes has left to read.
+        """Return the places that one of a worker's processes still has to read.
 
         Args:
             position: Where the worker's rows begin.
             shard: The worker.
             batch_size: Rows of a batch; None for the worker's slice of each step.
             drop_last: Leave out a last batch that has fewer rows.
-            process: Which of the worker's processes it is.
-            done: Batches that it has handed over since `position`.
+            process: Number of the process among the worker's processes, from 0.
+            done: Batches that it has returned since `position`.
         """
         slices = self.slices(position, shard)
         if batch_size is None or self.is_uneven(shard):
@@ -363,7 +363,7 @@ class StepOrder(ABC):
         return step is not None and self.even is None and step % shard.count > 0
 
     def rows_left(self, position: Position, shard: Shard) -> int:
-        """Return the number of rows that a worker has left."""
+        """Return the number of rows that a worker still has to read."""
         return len(self.slices(position, shard))
 
     def after(self, position: Position, rows: int, shard: Shard) -> Position:
@@ -375,7 +375,7 @@ class StepOrder(ABC):
         """Return the order for workers that read batches of this size.
 
         Raises:
-            ConfigError: It does not divide this worker's slice of `global_batch` rows.
+            ConfigError: `batch_size` does not divide this worker's slice of `global_batch` rows.
         """
         if self.global_batch is None:
             return replace(self, global_batch=batch_size * shard.count)

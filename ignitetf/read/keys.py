@@ -1,10 +1,10 @@
-"""The keys of a data set by number, and the requests that ask for their rows.
+"""The keys of a data set by number, encoded for the requests that fetch their rows.
 
 **keys** -> key order, reading
 
-Three forms. A load that gives out keys makes 0 ... N-1, of which nothing has to be stored. Integer
-keys of others are kept as 8 bytes each, ascending. All other keys are kept as the bytes that a
-request for them needs. `RecordContext` names the key of a record in errors about it.
+There are three forms. A load that generates keys makes 0 ... N-1, and nothing has to be stored for
+them. Other integer keys are kept as 8 bytes each, ascending. All other keys are kept as encoded for
+a request. `RecordContext` adds the key of a record to errors about it.
 
 No sockets here; `access` reads keys from a cache.
 """
@@ -30,7 +30,7 @@ from ignitetf.wire.schema import Field, Schema
 __all__ = ["IntegerKeys", "Keys", "Numbers", "ObjectKeys", "RecordContext", "key_of", "keys_of"]
 
 Numbers = NDArray[np.int64]
-# Of a byte as a value: its type code and itself.
+# Encoded size of a BYTE value: its type code and the byte.
 _VALUE_BYTES: Final = 2
 
 
@@ -41,14 +41,14 @@ class Keys(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the keys take."""
+        """Bytes of memory that the keys use."""
 
     @property
     def digest(self) -> str | None:
-        """A checksum of all keys, in order; None if their number alone determines them."""
+        """A checksum of all keys, in order; None if the number of keys determines them."""
 
     def marks(self, numbers: Numbers) -> NDArray[np.uint64]:
-        """Return what `marks_of` returns for the keys with these numbers."""
+        """Return the result of `marks_of` for the keys with these numbers."""
 
     def chosen(self, numbers: Numbers) -> Keys:
         """Return the keys with these ascending numbers, in their order."""
@@ -57,17 +57,17 @@ class Keys(Protocol):
         """Return the keys with these numbers as encoded objects, one after the other."""
 
     def lengths(self, numbers: Numbers) -> NDArray[np.int64]:
-        """Return the bytes of each of these objects."""
+        """Return the encoded length of each of these keys, in bytes."""
 
     def partitions(self, numbers: Numbers, count: int) -> NDArray[np.int32] | None:
         """Return the partitions of these keys in a cache of `count`; None if they are unknown."""
 
 
 def keys_of(schema: Schema, column: Column, partition_count: int) -> Keys:
-    """Return keys given as a column of a cache's keys, numbered as they stand there."""
+    """Return the keys of a column, numbered in the order of the column."""
     if schema.key.type in INTEGERS:
         return IntegerKeys(schema, len(column), values_of(column).astype(np.int64))
-    # Entries with a value of two bytes, of which only the keys are kept.
+    # Encode entries with a dummy value of two bytes, and keep only their keys.
     value = Field("val", TypeCode.BYTE, np.dtype("i1"))
     plain = Schema(None, schema.key, (value,), key_type_name=schema.key_type_name, zone=schema.zone)
     entries = encode_entries(plain, Batch(column, {"val": Dense(np.zeros(len(column), np.int8))}))
@@ -147,9 +147,9 @@ class ObjectKeys:
 
     Args:
         data: The objects, one after the other.
-        bounds: Where each begins, and where the last one ends.
-        marks: What `marks_of` returns for each.
-        partitions: Partition of each; None if they are unknown.
+        bounds: Start of each object, and the end of the last one.
+        marks: The result of `marks_of` for each key.
+        partitions: Partition of each key; None if the partitions are unknown.
     """
 
     def __init__(
@@ -213,9 +213,9 @@ class RecordContext:
     """Adds cache, key and, if it is known, partition to an error about a record.
 
     Args:
-        cache: The data set.
+        cache: Name of the data set.
         partition: The partition; None if it is not known.
-        batch: The records, if the error does not have their keys.
+        batch: The records; needed if the error itself does not name the key.
         first: Number of the first of these records.
     """
 

@@ -1,10 +1,10 @@
-"""How the rows of a schema land in columns, and the batches that groups of landed rows are.
+"""Describes to the core how rows of a schema land in columns, and makes batches of landed rows.
 
 schema -> **landing** -> reading
 
-The core lands values that can be copied without being understood: numbers, times, texts, blobs and
-arrays of numbers. Rows with other values, or in another form than the core knows, are left to the
-general decoder; their columns go to the same places.
+The core lands values that it can copy without parsing: numbers, times, texts, blobs and arrays of
+numbers. Rows with other values, or in a form that the core does not know, are left to the general
+decoder, and their values are written to the same places.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True)
 class _Stored:
-    """How a field is stored, and what its values are in memory.
+    """How a field is stored, and the form of its values in memory.
 
     Attributes:
         kind: How its values land.
         size: Bytes of a value; 0 for runs.
-        dtype: Of the values, or of the items of runs.
-        shape: Of a value.
+        dtype: Dtype of the values, or of the items of runs.
+        shape: Shape of a value.
         skip: Bytes between the type code and the value.
         unit: Bytes of an item of an array.
-        step: A run has a multiple of so many bytes.
-        scale: Items in memory for each item of the wire, as an array of numbers can be a blob.
-        least: Least number that lands; rows with others are left to the general decoder.
-        most: Greatest number that lands.
+        step: The length of a run is a multiple of this number of bytes.
+        scale: Items in memory per item in the answer: above 1 if an array is read as a blob.
+        least: Smallest number that lands; rows with smaller ones are left to the general decoder.
+        most: Largest number that lands; rows with larger ones are left to the general decoder.
     """
 
     kind: Kind
@@ -74,7 +74,7 @@ class _Stored:
 
 
 def _stored(field: Field, registry: TypeRegistry) -> _Stored | None:
-    """Return how the values of a field land; None if that takes more than copying them."""
+    """Return how the values of a field land; None if copying them is not enough."""
     family = DATA_TYPES[field.type].family
     if family in _TIMES:
         return _time(field, family, registry)
@@ -99,7 +99,7 @@ def _stored(field: Field, registry: TypeRegistry) -> _Stored | None:
 def _time(field: Field, family: Family, registry: TypeRegistry) -> _Stored | None:
     plain = registry.zone.plain_times(of_day=field.type == TypeCode.TIME)
     if plain is None or field.shape:
-        return None  # what is stored is not what the calendar shows
+        return None  # the stored number differs from the calendar time
     least, most = plain
     if family is Family.TIMESTAMP:
         is_one = field.dtype.kind == "M" or field.dtype == np.int64
@@ -149,10 +149,10 @@ def _spec(field: Field, stored: _Stored | None) -> tuple[int, ...]:
 
 
 class Left:
-    """Rows that the general decoder has read, by group.
+    """Rows that the general decoder has read, by group, and rows to leave out.
 
     Args:
-        rows: Rows of a group.
+        rows: Number of rows of a group.
     """
 
     def __init__(self, rows: int) -> None:
@@ -162,13 +162,13 @@ class Left:
         self._gone: dict[int, list[int]] = {}
 
     def drop(self, places: NDArray[np.int64]) -> None:
-        """Do without the rows of these places."""
+        """Leave out the rows at these places, because the cache does not have them."""
         with self._lock:
             for place in places.tolist():
                 self._gone.setdefault(place // self._rows, []).append(place % self._rows)
 
     def gone(self, number: int) -> list[int]:
-        """Return which rows of a group there are none of."""
+        """Remove and return the numbers of the rows to leave out of a group."""
         if not self._gone:
             return []
         with self._lock:
@@ -185,7 +185,7 @@ class Left:
                 self._parts.setdefault(number, []).append((rows, part))
 
     def take(self, number: int) -> list[tuple[NDArray[np.int64], Batch]]:
-        """Take the rows of a group: their numbers in it, and the rows."""
+        """Remove and return the decoded rows of a group: their numbers in it, and the rows."""
         if not self._parts:
             return []
         with self._lock:
@@ -202,9 +202,9 @@ class RowLayout:
         row_bytes: Bytes of an average row.
 
     Attributes:
-        native: What the core knows of it.
-        rows: As given.
-        lands: Whether the core lands rows; otherwise all are left to the general decoder.
+        native: The core's `Layout`.
+        rows: Rows of a group.
+        lands: Whether the core lands rows; otherwise all rows are left to the general decoder.
     """
 
     def __init__(self, schema: Schema, registry: TypeRegistry, rows: int, row_bytes: float) -> None:
@@ -216,7 +216,8 @@ class RowLayout:
         specs = [_spec(field, item) for field, item in zip(fields, stored, strict=False)]
         plain = schema.type_name is None and self.lands
         self.rows = rows
-        # What is not dense is in the heaps, about evenly; they learn what they need.
+        # The bytes that are not dense are in the heaps, about evenly. This is only a first estimate
+        # of the heaps' size: they adapt to what they need.
         runs = sum(1 for item in stored if item is not None and not item.size)
         dense = sum(item.size for item in stored if item is not None)
         heap_bytes = int(rows * max(16.0, row_bytes - dense) / max(1, runs))
@@ -226,7 +227,7 @@ class RowLayout:
         self._columns = list(zip(fields, stored, self.native.offsets(), strict=False))
 
     def learn(self, type_id: int, schema_id: int, flags: int) -> None:
-        """Tell the core how the fields of a schema are stored, or that its rows are to be left.
+        """Add the stored form of a schema to the core, or have the core leave its rows.
 
         Raises:
             UnknownType: The registry lacks the type or the schema.
@@ -259,19 +260,19 @@ class RowLayout:
         left: Sequence[tuple[NDArray[np.int64], Batch]],
         gone: Sequence[int] = (),
     ) -> Batch:
-        """Return the rows of a group: views of its memory, where no row was left to the decoder.
+        """Return the rows of a group; they are views of its memory if the core landed all of them.
 
         Args:
-            taken: What `Landing.take` returned.
-            left: The rows of the group that the decoder has read.
-            gone: Rows to do without.
+            taken: The result of `Landing.take`.
+            left: The rows of the group that the general decoder has read.
+            gone: Numbers of rows to leave out.
         """
         if not gone:
             return self._batch(taken, left)
         rows = np.delete(np.arange(taken[1]), gone)
         if sum(len(part) for _, part in left) < len(rows):
             return self._batch(taken, left)[rows]
-        # Numbered anew, without the rows that are gone.
+        # Renumber the rows without those that are left out.
         parts = [(np.searchsorted(rows, own), part) for own, part in left]
         return self._batch((taken[0], len(rows), *taken[2:]), parts)
 

@@ -1,4 +1,4 @@
-"""Rows by their keys, in the order asked for.
+"""Fetches rows by their keys, in the order of the request.
 
 reading, keys -> **lookup** -> access, batches, blocks, mixture
 """
@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 
 __all__ = ["KeyReading"]
 
-# A node answers requests in parallel: measured best at 128 rows of 784 bytes; benchmarks/README.md.
+# A node answers several requests in parallel, so a request should not be too large. Measured: 128
+# rows of 784 bytes are best; see benchmarks/README.md.
 _REQUEST_BYTES: Final = 128 << 10
 _MOST_KEYS: Final = 2048
-# Requests to each node among which rows are sorted.
+# Rows are sorted by node within stretches of this many requests to each node.
 _STRETCH: Final = 8
 # Key, headers and footers of an entry, in addition to its values.
 _ENTRY_BYTES: Final = 64
-# Of a row whose size is not known.
+# Assumed size of a row if it is not known.
 _SOME_BYTES: Final = 256
 
 log = logging.getLogger(__name__)
@@ -53,11 +54,11 @@ class KeyReading(Reading):
         reader: The cache.
         keys: Its keys.
         numbers: The numbers of the keys, int64 `[n]`.
-        cuts: Between two of these, ascending, no number is repeated; None for the beginning and the
-            end.
-        on_missing: Called with the numbers of keys that the cache does not have, in any thread; if
-            it returns, their rows are left out. By default the `on_change` of the reader decides.
-        stored: What the entries are; None for rows.
+        cuts: Ascending indexes into `numbers`; between two of them no number is repeated. None for
+            only the beginning and the end.
+        on_missing: Called with the numbers of keys that the cache does not have, in any thread. If
+            it returns, their rows are left out. By default the reader's `on_change` decides.
+        stored: Schema of the stored entries; None if they are rows.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class KeyReading(Reading):
         """Yield the rows, in order.
 
         Raises:
-            DataChanged: Some rows are gone.
+            DataChanged: Some rows were removed.
         """
         for batch in self.entries():
             own = self._reader.without_nulls(batch, None)
@@ -128,14 +129,13 @@ class KeyReading(Reading):
     def _by_node(
         self, partitions: NDArray[np.int32] | None
     ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
-        """Sort the rows by the nodes that have them, within stretches of their order.
+        """Sort the rows by the nodes that own them, within stretches of their order.
 
-        A stretch is short, so that rows arrive about when they are needed. It does not go across
-        a cut.
+        A stretch is short, so that rows arrive about when they are needed. It does not cross a cut.
 
         Returns:
-            The rows in the order of the requests, None for that of the numbers; and a number for
-            each of them, int64 `[n]`. Only rows with the same number may be in one request.
+            The rows in the order of the requests, or None if that is the order of `numbers`; and a
+            number for each, int64 `[n]`. Only rows with the same number may share a request.
         """
         at = np.arange(len(self._numbers))
         part = np.searchsorted(np.asarray(self._cuts), at, "right")
@@ -147,13 +147,13 @@ class KeyReading(Reading):
         for partition, node in owners.items():
             table[partition] = number_of[node]
         nodes = table[partitions]
-        # Both grow with `at`, so that equal sums have equal terms.
+        # Both terms grow with `at`, so equal sums mean equal terms.
         stretch = at // (_STRETCH * self._size * len(number_of)) + part
         order = np.lexsort((nodes, stretch))
         return order, (stretch * (len(number_of) + 1) + nodes)[order]
 
     def _bounds(self, runs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where each request begins among the rows, and where the last one ends."""
+        """Return the index of the first row of each request, and the end of the last one."""
         changes = np.flatnonzero(np.diff(runs)) + 1
         ends = np.concatenate(([0], changes, [len(runs)])).tolist()
         starts = [np.arange(a, b, self._size) for a, b in itertools.pairwise(ends)]
@@ -184,9 +184,9 @@ class KeyReading(Reading):
     def leave(
         self, unit: int, entries: bytes, places: NDArray[np.int64], absent: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Decode and place entries that the core has left; see `net.flow.Sink`.
+        """Decode and place the entries that the core did not land; see `net.flow.Sink`.
 
-        Keys that come back in other bytes than they were requested with are known by their marks.
+        A node may return a key in other bytes than were requested; such keys are matched by mark.
         """
         if len(places):
             batch = self._decoded(unit, entries, places)
@@ -208,7 +208,7 @@ class KeyReading(Reading):
     def _found(
         self, unit: int, batch: Batch, absent: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the places of rows among those that are absent, and which still are."""
+        """Return the places of rows among the absent ones, and the rows that are still absent."""
         assert batch.key is not None
         places = self._place(unit, absent)
         wanted = self._keys.marks(self._numbers[places])
@@ -222,7 +222,7 @@ class KeyReading(Reading):
         return places[order][at], np.delete(absent, order[at])
 
     def _changed(self, numbers: Numbers) -> None:
-        """Report keys that the cache does not have any more, by the reader's policy."""
+        """Report keys that the cache does not have any more, according to the reader's policy."""
         reader = self._reader
         text = f"{reader.name}: {len(numbers)} rows are gone since the keys were read"
         if reader.options.on_change == "warn":
@@ -236,9 +236,9 @@ class KeyReading(Reading):
             )
 
     def other_count(self, unit: int, found: int) -> IgniteTFError:
-        """Keys that are absent are told by `leave`."""
+        """Never called: `leave` handles absent keys."""
         raise AssertionError("an answer has any number of the keys")
 
     def other_keys(self, unit: int) -> IgniteTFError:
-        """Return the error of rows that changed between two connections; keys are not compared."""
+        """Never called: a request for keys is repeated as a whole, so keys are not compared."""
         raise AssertionError("requests of keys are repeated as a whole")

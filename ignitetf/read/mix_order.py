@@ -1,12 +1,12 @@
-"""The order of a mixture: which row of which component stands at each place of an epoch.
+"""The order of a mixture: the component and the row at each place of an epoch.
 
 key order, interleaving -> **mix order** -> mixture
 
-A component gives an epoch `rows` of its `count` rows: all of them as often as that goes, and a part
-of them once more. The part moves on with each epoch along one fixed order of the component, so
+An epoch has `rows` rows of a component with `count` rows: all of them `rows // count` times, and a
+part of them once more. In each epoch the part continues along one fixed order of the component. So
 after any number of epochs all of its rows have been used equally often, to within one.
 
-Everything is computed for the places asked for; nothing is stored for each row.
+Everything is computed for the requested places; nothing is stored for each row.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ignitetf.read.scan_order import whole_argument
 __all__ = ["MOST_PLACES", "MOST_STEP", "Interleaving", "MixOrder", "Share", "rows_of"]
 
 Numbers = NDArray[np.int64]
-# Below these, no product here exceeds 63 bits.
+# Below these limits, no product in this module exceeds 63 bits.
 MOST_PLACES: Final = 1 << 40
 MOST_STEP: Final = 1 << 31
-# The golden ratio less one, times 2^64.
+# (Golden ratio - 1) * 2^64.
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 
 
 class Interleaving:
-    """Places of an epoch, each of which is one row of one component.
+    """Assigns a row of a component to each place of an epoch.
 
-    In every step, the last one too, a component has the number of rows that its share of the epoch
-    makes, rounded down or up.
+    In every step, including the last one, the number of rows of a component is its share of the
+    epoch times the size of the step, rounded down or up.
 
     Args:
         counts: Rows of each component in an epoch; their sum is at most `MOST_PLACES`.
@@ -54,18 +54,17 @@ class Interleaving:
         whole = [count - rows for count, rows in zip(counts, last, strict=True)]
         self._last = _ends(last)
         self._whole = _ends(whole)
-        # Of the components up to k, a step has `_base[k]` rows, and one more in `_more[k]` steps.
+        # A step has `_base[k]` rows of the components up to k, and one more in `_more[k]` steps.
         self._base, self._more = np.divmod(self._whole, max(1, self._steps))
         self._stride = _stride(self._steps)
         self._point_stride, self._last_stride = _stride(step), _stride(self._rest)
 
     def at(self, places: Numbers) -> tuple[Numbers, Numbers]:
-        """Return what stands at these places, which belong to adjacent steps.
+        """Return component and row at these places, which belong to adjacent steps.
 
         Returns:
             The component of each place, and the number of the row among the component's rows of
-            the epoch, both int64. Rows of a step have higher numbers than those of the steps
-            before.
+            the epoch, both int64. Rows of a step have higher numbers than rows of earlier steps.
         """
         if not len(places):
             return places, places
@@ -80,9 +79,9 @@ class Interleaving:
         return source, before[row, source] + point - ends[row, source]
 
     def _table(self, first: int, stop: int) -> tuple[Numbers, Numbers]:
-        """Return where components end in each step, and their rows in the steps before.
+        """Return the ends of the components in each step, and their rows in the steps before.
 
-        Both have a row for each step; the ends begin with 0.
+        Both arrays have one row per step. Each row of the ends begins with 0.
         """
         stop_whole = min(stop, self._steps)
         size = max(0, stop_whole - first)
@@ -102,10 +101,10 @@ class Interleaving:
 
 
 def _last_step(counts: Sequence[int], step: int) -> list[int]:
-    """Return the rows of each component in the last step, if it has fewer places than others.
+    """Return the rows of each component in the last step, if that is shorter than the others.
 
-    They are rounded so that both the last step and the mean of all others have their shares,
-    rounded down or up; a table of shares can always be rounded so (it is a flow in a network).
+    In the last step and in the mean of all other steps, each component has its share, rounded down
+    or up. Such a rounding always exists, because a table of shares is a flow in a network.
     """
     total = sum(counts)
     steps, rest = divmod(total, step)
@@ -127,7 +126,7 @@ def _ends(counts: Sequence[int]) -> Numbers:
 
 
 def _stride(count: int) -> int:
-    """Return a number without a common divisor with `count`, near its golden section."""
+    """Return a number that is coprime to `count` and near its golden section."""
     stride = max(1, count * _GOLDEN >> 64)
     while math.gcd(stride, count) > 1:
         stride += 1
@@ -135,7 +134,7 @@ def _stride(count: int) -> int:
 
 
 def _hits(first: int, count: int, stride: int, limit: int) -> int:
-    """Return how many of the first multiples of the stride, modulo the count, are below a limit."""
+    """Return how many of the first multiples of `stride`, modulo `count`, are below `limit`."""
     if not limit:
         return 0
     return first + _floors(first, count, stride, 0) - _floors(first, count, stride, count - limit)
@@ -144,8 +143,9 @@ def _hits(first: int, count: int, stride: int, limit: int) -> int:
 def _floors(terms: int, divisor: int, factor: int, offset: int) -> int:
     """Return the sum of (factor * i + offset) // divisor for i = 0 ... terms - 1.
 
-    Whole parts are summed at once; what remains counts the points of a lattice below a line, which
-    are those beside the mirrored line, with the numbers of the next step of Euclid's algorithm.
+    The whole parts of factor and offset are summed directly. The rest counts the lattice points
+    below a line. Mirroring the line turns that into the same problem with smaller numbers, those of
+    the next step of Euclid's algorithm.
     """
     found = 0
     while terms > 0:
@@ -171,17 +171,17 @@ def rows_of(
     repeat: Any,
     choose: Any,
 ) -> dict[str, int]:
-    """Return the rows that an epoch has of each component; see `mix_rows`.
+    """Return the number of rows of each component in an epoch; see `mix_rows`.
 
     Args:
-        has: Rows that each component has.
-        weights: Share of each, or None.
+        has: Number of rows of each component.
+        weights: Share of each component, or None.
         epoch_size: Rows of an epoch by weights, or None.
-        repeat: How often the rows of a component come, or None.
-        choose: How many rows of a component come, or None.
+        repeat: How often an epoch repeats the rows of a component, or None.
+        choose: Number of rows of a component in an epoch, or None.
 
     Raises:
-        ConfigError: An argument is unusable, or an epoch has no row or too many.
+        ConfigError: An argument is unusable, or an epoch has no rows or too many.
     """
     if weights is not None:
         if repeat is not None or choose is not None:
@@ -198,7 +198,7 @@ def rows_of(
 
 
 def _by_weight(has: Mapping[str, int], weights: Any, epoch_size: Any) -> dict[str, int]:
-    """Divide the rows of an epoch by weight; what is left over goes to the largest remainders."""
+    """Return the rows of an epoch divided by weight; the largest remainders are rounded up."""
     given = _named("weights", weights, has)
     if missing := [name for name in has if name not in given]:
         raise ConfigError(f"no weight for {', '.join(missing)}", hint="0 leaves a component out")
@@ -225,7 +225,7 @@ def _by_weight(has: Mapping[str, int], weights: Any, epoch_size: Any) -> dict[st
 def _by_rows(
     has: Mapping[str, int], repeat: Mapping[str, Any], choose: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Return the rows that `repeat` and `choose` ask for; all rows once where they do not."""
+    """Return the rows of each component by `repeat` and `choose`; all rows once without these."""
     if both := sorted(set(repeat) & set(choose)):
         raise ConfigError(f"repeat and choose for {', '.join(both)}", hint="one of them")
     rows = dict(has)
@@ -241,7 +241,7 @@ def _by_rows(
 
 
 def _named(argument: str, given: Any, has: Mapping[str, int]) -> dict[str, Any]:
-    """Check that an argument has values by the names of components; None has none."""
+    """Return a checked argument that maps component names to values; empty for None."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -255,7 +255,7 @@ def _named(argument: str, given: Any, has: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _fraction(argument: str, name: str, value: Any) -> Fraction:
-    """Return a number from 0 on, exactly."""
+    """Return a checked number, at least 0, as an exact fraction."""
     try:
         if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError("no number")
@@ -271,11 +271,11 @@ def _fraction(argument: str, name: str, value: Any) -> Fraction:
 
 @dataclass(frozen=True)
 class Share:
-    """What an epoch has of one component.
+    """The share of one component in an epoch.
 
     Attributes:
-        count: Rows that the component has.
-        rows: Rows of it in an epoch; above zero only if it has rows.
+        count: Number of rows of the component.
+        rows: Number of its rows in an epoch; above zero only if `count` is.
         seed: Seed of its own order; None for the order of its keys.
     """
 
@@ -284,18 +284,18 @@ class Share:
     seed: int | None
 
     def numbers(self, epoch: int, places: Numbers, shuffled: bool) -> Numbers:
-        """Return which rows of the component its places of an epoch are.
+        """Return the number of the component's row at each of its places in an epoch.
 
         Args:
             epoch: Number of the epoch.
             places: Places from 0 to `rows` - 1.
-            shuffled: Whether the places are in random order already.
+            shuffled: Whether the places are already in random order.
         """
         passes, rest = divmod(self.rows, self.count)
         number, found = places // self.count, places % self.count
         in_part = number == passes
         if self.seed is not None and not shuffled:
-            # Each pass is an epoch of the component's own.
+            # Each pass over the component is an epoch of its own order.
             for nth in np.unique(number[~in_part]).tolist():
                 own = number == nth
                 found[own] = _permutation(self.count, self.seed, epoch * passes + nth)(found[own])
@@ -314,7 +314,7 @@ class MixOrder(StepOrder):
     """The order of the rows of several components.
 
     Attributes:
-        shares: What an epoch has of each component.
+        shares: The share of each component in an epoch.
         seed: Seed of the permutation of all rows of an epoch; None interleaves them, which needs
             the `global_batch`.
     """
@@ -337,7 +337,7 @@ class MixOrder(StepOrder):
         return Interleaving([share.rows for share in self.shares], self.global_batch)
 
     def rows_at(self, epoch: int, places: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the component, and the number of the row in it, at places of adjacent steps."""
+        """Return the component and the number of its row at places of adjacent steps."""
         if self.seed is None:
             source, found = self._interleaving.at(places)
         else:

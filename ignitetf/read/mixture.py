@@ -3,7 +3,7 @@
 rows of each component -> mix order -> lookup -> **mixture** -> training
 
 A mixture is read like the rows of one data set: in global steps, by any number of workers, from any
-step on. Its components stay where they are, in caches of one cluster or of several.
+step on. Its components are not copied: they stay in the caches of one cluster or of several.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check_fields(components: Mapping[str, EpochRows], with_keys: bool) -> None:
 
     Args:
         components: Rows by name.
-        with_keys: Whether keys have to be of one type, too.
+        with_keys: Whether to require keys of the same type, too.
     """
     (first, rows), *others = components.items()
     for name, other in others:
@@ -77,7 +77,7 @@ def check_fields(components: Mapping[str, EpochRows], with_keys: bool) -> None:
 
 
 def tell_classes(components: Mapping[str, EpochRows]) -> None:
-    """Warn if a number of a class means different ones in two components."""
+    """Warn if a class number means different classes in two components."""
     named = {
         name: rows.class_names
         for name, rows in components.items()
@@ -113,7 +113,7 @@ def _check_values(components: Mapping[str, EpochRows], first: str, second: str) 
 
 
 def _shared(components: Mapping[str, EpochRows]) -> str:
-    """Return the hint which fields all components share."""
+    """Return a hint that lists the fields that all components share."""
     first, *others = map(_fields, components.values())
     names = [
         name
@@ -126,7 +126,7 @@ def _shared(components: Mapping[str, EpochRows]) -> str:
 
 
 def _fields(rows: EpochRows) -> dict[str, tuple[Any, str]]:
-    """Return the form of each value field, and how an error tells it."""
+    """Return the form of each value field, and its description for an error."""
     stored = {field.name: field for field in rows.reader.schema.fields}
     return {
         name: (_form(node, stored[name]), _text(stored[name]))
@@ -137,7 +137,7 @@ def _fields(rows: EpochRows) -> dict[str, tuple[Any, str]]:
 
 
 def _form(node: Node, field: Field) -> Any:
-    """Return what has to be equal for columns to be joined."""
+    """Return a value that is equal for two fields if their columns can be joined."""
     if isinstance(node, TextNode):
         return node
     inner = tuple((part.name, part.dtype) for part in field.fields)
@@ -154,13 +154,12 @@ def _text(field: Field) -> str:
     return f"{found} [{shape}]" if field.shape else found
 
 
-# The column that tells the component; no field has this name.
+# The column with the number of the component; a field cannot have this name.
 SOURCE: Final = "/source"
 _SOURCE_NODE: Final = DenseNode(np.dtype(np.int64), ())
-# Of small rows a group has no more than so many: their places and numbers are kept for a while.
+# Limit on the rows of a group (for small rows): their places and numbers are kept for a while.
 _MOST_ROWS: Final = 1 << 14
-# Rows that are planned at a time, and groups of them that are kept, since each component asks for
-# them.
+# Rows that are planned at a time. Their groups are cached, because each component needs them.
 _MOST_PLANNED: Final = 1 << 18
 
 
@@ -176,10 +175,10 @@ def read_mix(
     shard: Shard,
     with_keys: bool,
 ) -> Generator[Batch, None, None]:
-    """Yield the rows that a worker has left of a mixture, with the column `SOURCE`.
+    """Yield the remaining rows of a worker in a mixture, with the column `SOURCE`.
 
     Raises:
-        DataChanged: A row is gone, or the size of a cache is not that of its keys.
+        DataChanged: A row was removed, or the number of entries of a cache is not that of its keys.
     """
     slices = order.slices(position, shard)
     rows = len(slices)
@@ -227,7 +226,7 @@ def read_mix(
 
 
 def _group_rows(order: MixOrder, components: Sequence[tuple[CacheReader, KeyOrder]]) -> int:
-    """Return the rows of a group: about a page of the components' rows, by their shares."""
+    """Return the number of rows of a group: about a page, with the components' shares."""
     row_bytes = sum(
         share.rows / order.total * max(1.0, reader.entry_bytes)
         for share, (reader, _) in zip(order.shares, components, strict=True)
@@ -248,7 +247,7 @@ def _group(
         own = np.flatnonzero(source == component)
         once, which = np.unique(numbers[own], return_inverse=True)
         if len(once) < len(own):
-            # A row that the group has several times is fetched once.
+            # A row that occurs several times in the group is fetched once.
             parts.append(concat(arrived[component])[which])
             places.append(own)
         else:
@@ -286,28 +285,28 @@ def mix_rows(
         for batch in rows.batches():
             batch["source"]                          # int64 [256]: 0 for web, 1 for books
 
-    How many rows an epoch has of a component is told by `weights` for all of them, or for each
-    by `repeat` or `choose`; without either it has all its rows once. Where an epoch has fewer rows
-    than a component, they are a part that moves on with each epoch along the component's order (of
-    epoch 0), until all rows have come up; where it has more, none comes up twice more often than
-    another.
+    The number of rows of a component in an epoch is set by `weights` for all components, or by
+    `repeat` or `choose` for each one; without these an epoch has all its rows once. If an epoch has
+    fewer rows than the component, it reads a part of them. Each epoch continues with the next part,
+    along the component's order (of epoch 0), until all rows have been used. If an epoch has more
+    rows than the component, the counts of its rows differ by at most one.
 
-    Without `shuffle` components are interleaved: every global step has its share of each, rounded
-    down or up, and each component's rows come, step by step, in its own order of the epoch. With
-    components of `order="global"` this is stratified sampling, which serves most trainings best:
-    rows are random, and the weights hold in every step. With `shuffle` all rows of an epoch are
-    permuted, and the weights hold in a step as in a random sample.
+    Without `shuffle` components are interleaved: every global step has its share of each component,
+    rounded down or up. Step by step, the rows of a component follow its own order of the epoch.
+    With components of `order="global"` this is stratified sampling, which is best for most
+    trainings: rows are random, and the weights hold in every step. With `shuffle` all rows of an
+    epoch are permuted, and the weights hold in a step only as in a random sample.
 
     Args:
         components: Rows by key (`order="keys"` or `"global"`) by a name of your choice. All must
-            have the same fields; `open_rows(..., fields=[...])` takes those that they share. The
-            same rows may be there twice.
+            have the same fields; `open_rows(..., fields=[...])` selects the fields that they share.
+            The same rows may be passed twice.
         weights: Share of each component in an epoch, in any unit; zero leaves it out.
-        epoch_size: Rows of an epoch, with `weights`; None for as many as the components of weight
-            above zero have.
+        epoch_size: Rows of an epoch, with `weights`; None for the sum of the rows of all components
+            with a weight above zero.
         repeat: How often an epoch has the rows of a component, such as 2 or 0.5.
         choose: How many rows of a component an epoch has.
-        keys: Whether batches have the keys, which must then be of one type.
+        keys: Whether batches contain the keys, which must then be of one type.
         shuffle: Seed; None interleaves.
         epoch: Number of the epoch.
         shard: (index, count) of this worker; None takes it from `TF_CONFIG` if that is set.
@@ -347,14 +346,14 @@ def mix_rows(
 class MixedRows(OrderedRows):
     """One worker's rows of an epoch of a mixture, in order, from a position on.
 
-    `batches` reads them. As `EpochRows`, it never changes: `resume`, `advance` and `next_epoch`
-    return new ones over the same connections.
+    `batches` reads them. Like `EpochRows`, it never changes: `resume`, `advance` and `next_epoch`
+    return new objects over the same connections.
 
     Attributes:
         components: The rows of each component; source i of a batch is the i-th of these names.
         order: The order of all rows.
-        shard: The worker whose rows these are.
-        position: Epoch and place in it where these rows begin.
+        shard: The worker that reads these rows.
+        position: Epoch and place of the first of these rows.
     """
 
     order: MixOrder
@@ -410,7 +409,8 @@ class MixedRows(OrderedRows):
         """Return the rows that follow the place where `state` was taken.
 
         Raises:
-            ConfigError: The state is of other components, weights or arguments, or is not a state.
+            ConfigError: The state belongs to other components, weights or arguments, or is not a
+                state.
             DataChanged: The data of a component were loaded again since.
         """
         position = mix_placed(state, self.order, _parts(self.components))
@@ -420,7 +420,7 @@ class MixedRows(OrderedRows):
     # Reading
 
     def column_batches(self, batch_rows: int | None = None) -> Generator[Batch, None, None]:
-        """See `OrderedRows`; `batch_rows` makes no difference, as rows are gathered anyway."""
+        """See `OrderedRows`; `batch_rows` has no effect, as rows are copied together anyway."""
         components = list(_parts(self.components).values())
         batches = read_mix(components, self.order, self.position, self.shard, self._with_keys)
         shard, position = (self.shard.index, self.shard.count), self.position
@@ -431,9 +431,9 @@ class MixedRows(OrderedRows):
         """Return a batch of these rows as NumPy columns.
 
         Returns:
-            `{"key": column, "val": {FIELD: column}, "source": int64 [n]}` as `EpochRows.batches`
-            has them, without `key` if the mixture has no keys; `source` is the number of the
-            component.
+            `{"key": column, "val": {FIELD: column}, "source": int64 [n]}`, in the form of
+            `EpochRows.batches`; without `key` if the mixture was opened with `keys=False`.
+            `source` is the number of the component.
         """
         found = {name: to_numpy(batch.columns[name], node) for name, node in self.values.items()}
         value = found["val"] if self._first.plain else found
@@ -456,11 +456,11 @@ class MixedRows(OrderedRows):
     def tf(self, batch_size: int | None = None, drop_remainder: bool = False) -> Any:
         """Return these batches as a `tf.data.Dataset`; each further iteration is the next epoch.
 
-        Elements are those of `batches`, with lists of different lengths as `tf.RaggedTensor`.
+        Elements are the batches of `batches`; lists of different lengths are `tf.RaggedTensor`.
 
         Args:
-            batch_size: As in `batches`.
-            drop_remainder: As in `batches`.
+            batch_size: See `batches`.
+            drop_remainder: See `batches`.
         """
         from ignitetf.read.tf.tensors import dataset_of
 
@@ -479,7 +479,7 @@ class MixedRows(OrderedRows):
 
 
 def _parts(components: Mapping[str, EpochRows]) -> dict[str, tuple[CacheReader, KeyOrder]]:
-    """Return the reader and the order of each component, which `mix_rows` has checked."""
+    """Return the reader and the order of each component; `mix_rows` has checked the components."""
     return {
         name: (rows.reader, rows.order)
         for name, rows in components.items()
@@ -488,7 +488,7 @@ def _parts(components: Mapping[str, EpochRows]) -> dict[str, tuple[CacheReader, 
 
 
 def _check_components(components: Any) -> None:
-    """Raise ConfigError unless these are rows by name."""
+    """Raise ConfigError unless `components` maps names to rows."""
     named = isinstance(components, Mapping) and components
     if not named or not all(
         isinstance(name, str) and name and isinstance(rows, EpochRows)
