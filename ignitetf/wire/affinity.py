@@ -1,8 +1,8 @@
 """Computes the partitions of whole columns of keys.
 
-Only keys of fixed types and strings are supported; for others the functions return None and the
-caller has to do without. Do not use this for a cache with its own affinity function, which can be
-recognised by the cluster's empty partition map.
+Only keys of fixed types and strings are supported; for other keys the functions return None. Do not
+use this for a cache with its own affinity function; for such a cache the cluster returns an empty
+partition map.
 
 Source: Apache Ignite 2.17.0, `RendezvousAffinityFunction.calculatePartition`,
 `GridCacheUtils`; `hashCode` of java.lang.Long, Integer, Double, String, java.util.UUID.
@@ -45,7 +45,7 @@ def key_hashes(schema: Schema, keys: Column) -> NDArray[np.int32] | None:
     if field.type is not TypeCode.OBJECT:
         return _scalar_hashes(field, keys, schema.zone)
     if not isinstance(keys, Struct) or schema.key_type_name is None:
-        return None  # of a class whose objects only their writer makes as they are stored
+        return None  # without the type, the stored bytes of the objects cannot be reproduced
     if schema.affinity_key is not None:
         for part in field.fields:
             if part.name.lower() == schema.affinity_key.lower():
@@ -55,7 +55,7 @@ def key_hashes(schema: Schema, keys: Column) -> NDArray[np.int32] | None:
 
 
 def _object_hashes(schema: Schema, keys: Column) -> NDArray[np.int32]:
-    """The hash code in the header of each key object."""
+    """Return the hash code in the header of each key object."""
     if not len(keys):
         return np.empty(0, np.int32)
     dummy = Field("val", TypeCode.BYTE, np.dtype("i1"))

@@ -48,7 +48,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def damaged(what: str) -> Iterator[None]:
-    """Turn the errors that damaged bytes cause inside the block into a WireError."""
+    """Convert errors that damaged bytes cause in the `with` block to a WireError."""
     try:
         yield
     except (struct.error, IndexError, OverflowError, MemoryError, UnicodeDecodeError) as error:
@@ -128,7 +128,7 @@ def count_at(body: Any, at: int, least: int = 1) -> int:
 
 
 def ends(body: Any, at: int) -> None:
-    """Raise unless the answer ends here."""
+    """Raise an error unless the answer ends at `at`."""
     if at != len(body):
         raise IndexError(f"the answer has {len(body)} bytes, {at} were expected")
 
@@ -144,7 +144,7 @@ def string_at(body: Any, at: int) -> tuple[str | None, int]:
 def text_of(data: Any) -> str:
     """Decode a text of a node; raises WireError if its bytes are not UTF-8."""
     try:
-        # Java writes a surrogate that has no partner as if it were a character.
+        # Java encodes an unpaired surrogate as if it were a character.
         return bytes(data).decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
         raise WireError(f"damaged answer: a text is not UTF-8: {error.reason}") from error
@@ -212,14 +212,14 @@ def read_partition_map(body: memoryview) -> PartitionMap:
         if applicable:
             at = _read_owners(body, at, owners)
     ends(body, at)
-    # Each has one owner: there are as many as the highest number says, or fewer.
+    # Each partition has at most one owner, so the count follows from the highest number.
     if any(not 0 <= number < _MAX_PARTITIONS for number in owners):
         raise IndexError("a partition has an impossible number")
     return PartitionMap((major, minor), max(owners, default=-1) + 1, owners)
 
 
 def _read_owners(body: memoryview, at: int, owners: dict[int, uuid.UUID]) -> int:
-    """Add the owners of partitions; returns the position after them."""
+    """Add owners of partitions to `owners`; return the position after them."""
     nodes = count_at(body, at, 21)
     at += 4
     for _ in range(nodes):

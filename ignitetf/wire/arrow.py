@@ -1,10 +1,10 @@
-"""Columns as Arrow has them: the one place where its arrays, schemas and streams are made.
+"""Converts columns to Arrow: the one place that makes its arrays, schemas and streams.
 
 columns -> **arrow** -> rows, results of SQL, exports
 
-Whoever hands out columns says the Arrow type of each; an array of it shares the column's memory
-where that has its layout. pyarrow, an argument since only those who ask for Arrow need it, makes the
-structures of Arrow's C data interface.
+The caller gives the Arrow type of each column. The array shares the column's memory if the layout
+is the same. pyarrow makes the structures of Arrow's C data interface. It is passed as an argument,
+because only users of Arrow need it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "stream_of",
 ]
 
-# The metadata of an Arrow field in which the field that it was is kept, as JSON.
+# The key in an Arrow field's metadata under which the original field is stored, as JSON.
 FIELD_METADATA: Final = b"ignitetf"
 _DAY_MS: Final = 86_400_000
 
@@ -42,8 +42,8 @@ _DAY_MS: Final = 86_400_000
 def array_of(pa: Any, column: Column, kind: Any) -> Any:
     """Return a column as an array of an Arrow type.
 
-    Numbers are in the type's own unit, but days are milliseconds. Runs of dense values also make
-    lists of lists of fixed sizes.
+    Numbers must be in the type's own unit, except that days are given in milliseconds. Runs of
+    dense values can also become lists of lists of fixed sizes.
 
     Raises:
         WireError: A text is not UTF-8.
@@ -73,7 +73,7 @@ def array_of(pa: Any, column: Column, kind: Any) -> Any:
 
 
 def _inside(pa: Any, kind: Any) -> list[Any]:
-    """Return the lists of fixed sizes within one another."""
+    """Return the nested list types of fixed sizes, the outermost first."""
     found = []
     while pa.types.is_fixed_size_list(kind):
         found.append(kind)
@@ -82,7 +82,7 @@ def _inside(pa: Any, kind: Any) -> list[Any]:
 
 
 def _validity(pa: Any, column: Column) -> Any:
-    """Return the buffer that marks which values are there; None if all are."""
+    """Return the validity buffer; None if no value is null."""
     valid = column.valid
     return None if valid is None or valid.all() else pa.array(valid).buffers()[1]
 
@@ -126,12 +126,12 @@ def _lists(pa: Any, column: Runs, kind: Any) -> Any:
 
 
 def array_of_objects(pa: Any, values: Iterable[Any], kind: Any = None) -> Any:
-    """Return Python objects as an array, of the type that they tell if none is given."""
+    """Return Python objects as an array; if no type is given, pyarrow infers it."""
     return pa.array([_plain(value) for value in values], kind)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that pyarrow takes."""
+    """Return a value that pyarrow accepts."""
     if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, datetime.timedelta):
@@ -147,13 +147,13 @@ def _plain(value: Any) -> Any:
 
 
 def meant_type(pa: Any, field: Field, kind: Any, zone: str | None = None) -> Any:
-    """Return the Arrow type of what a field means, texts and times, where `kind` is its form's.
+    """Return the Arrow type for the meaning of a field, such as a text or a time.
 
     Args:
         pa: pyarrow.
         field: The field.
-        kind: The type of its values as they are read: bytes, integers, lists of these.
-        zone: The time zone that timestamps have in Arrow.
+        kind: The Arrow type of its values as they are read: bytes, integers, lists of these.
+        zone: The time zone of timestamps in the Arrow type.
     """
     family = family_of(field.type)
     if pa.types.is_large_binary(kind):
@@ -172,7 +172,7 @@ def meant_type(pa: Any, field: Field, kind: Any, zone: str | None = None) -> Any
 
 
 def arrow_field(pa: Any, field: Field, kind: Any, *, nullable: bool) -> Any:
-    """Return an Arrow field that notes which field it is, so that a load stores the same type."""
+    """Return an Arrow field whose metadata has `field`, so that a load stores the same type."""
     metadata = {FIELD_METADATA: json.dumps(field.to_json()).encode()}
     return pa.field(field.name, kind, nullable=nullable, metadata=metadata)
 

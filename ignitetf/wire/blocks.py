@@ -8,7 +8,7 @@ A block is an object of type `<TYPE>_BLOCK` that any Ignite client can read:
     F                     numbers, fixed shapes: one array with the values of all records
     F, F_OFFSETS          values of different lengths: one array, and int[] of n + 1 bounds
     F, F_OFFSETS, F_ROWS  arrays of strings: bytes, bounds of the strings, of the records
-    F_VALID               byte[] of 0 and 1 if the block has nulls in F, else null
+    F_VALID               byte[] of 0 and 1 if the block has nulls in F, otherwise null
     F_A, F_B              a nested object F of A and B (KEYS_A for keys of several fields)
 
 Strings, decimals and UUIDs are stored as text, dates and times as milliseconds, timestamps as
@@ -45,7 +45,7 @@ __all__ = [
     "unpack_blocks",
 ]
 
-# How many longs have their partitions computed up front; more are added when these run out.
+# Number of longs whose partitions are computed first; more are added when these run out.
 _FIRST_KEYS: Final = 1 << 12
 
 
@@ -79,7 +79,7 @@ class BlockKeys:
             self._grow(2 * len(self._sorted))
 
     def handed_out(self) -> NDArray[np.int64]:
-        """Return the keys that are used, partition after partition, ascending in each."""
+        """Return the used keys, one partition after another, ascending in each."""
         while (np.diff(self._bounds) < self.used).any():
             self._grow(2 * len(self._sorted))
         begins = self._bounds[:-1]
@@ -95,7 +95,7 @@ class BlockKeys:
 
 
 def encode_longs(keys: NDArray[np.int64]) -> bytes:
-    """Return keys of blocks as the objects that a request for them has."""
+    """Encode keys of blocks as objects for a request."""
     objects = np.empty((len(keys), 9), np.uint8)
     objects[:, 0] = TypeCode.LONG
     objects[:, 1:] = keys.astype("<i8").view(np.uint8).reshape(-1, 8)
@@ -154,7 +154,7 @@ def _stored_fields(field: Field) -> Iterator[Field]:
 
 
 def _named(outer: Field, inner: Field) -> Field:
-    """A field of a nested object, with its name in a block."""
+    """Return a field of a nested object, with its name in a block."""
     return replace(inner, name=f"{outer.name}_{inner.name}")
 
 
@@ -163,7 +163,7 @@ def _bytes(name: str) -> Field:
 
 
 def _element(field: Field) -> np.dtype[Any]:
-    """The dtype of the elements of a field's array in a block."""
+    """Return the dtype of the elements of a field's array in a block."""
     if _is_text(field) or field.type is TypeCode.STRING_ARRAY:
         return np.dtype("u1")
     if field.type is TypeCode.UUID:
@@ -193,7 +193,7 @@ def pack_blocks(schema: Schema, rows: Batch, bounds: Positions, keys: NDArray[np
 
     Args:
         schema: The records.
-        rows: The records of all blocks, one block after the other.
+        rows: The records of all blocks, one block after another.
         bounds: Block i has rows `bounds[i]` to `bounds[i + 1]`.
         keys: Key of each block.
     """
@@ -239,7 +239,7 @@ def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column
 
 
 def _pack_valid(valid: NDArray[np.bool_] | None, bounds: Positions) -> Column:
-    """The validity bytes of blocks that have nulls; null for other blocks."""
+    """Return the validity bytes of blocks that have nulls; null for other blocks."""
     blocks = len(bounds) - 1
     if valid is None:
         nothing = np.zeros(0, np.uint8)
@@ -252,7 +252,7 @@ def _pack_valid(valid: NDArray[np.bool_] | None, bounds: Positions) -> Column:
 
 
 def _pack_offsets(offsets: Positions, bounds: Positions) -> Column:
-    """Bounds of runs, relative to the beginning of each block."""
+    """Return the bounds of runs, relative to the beginning of each block."""
     sizes = np.diff(bounds) + 1
     ends = np.cumsum(sizes)
     begin = ends - sizes
@@ -311,7 +311,7 @@ class BlockDecoder:
         return self.keyed(page)[1]
 
     def keyed(self, page: Page) -> tuple[Positions, list[Batch]]:
-        """Return the keys of a page's blocks, too; raises what `decode` raises."""
+        """Like `decode`, but return the keys of the page's blocks as well."""
         blocks = self._blocks.decode(page)
         assert blocks.key is not None
         assert isinstance(blocks.key, Dense)
@@ -323,7 +323,7 @@ _Unpack = Callable[[int, int | None], Column]
 
 
 def _unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
-    """Do the work that is the same for all blocks of a page once, and return the per-block part."""
+    """Do the work common to all blocks of a page, and return a function for each single block."""
     if field.type is TypeCode.OBJECT:
         unpack = _object_unpacker(field, blocks)
     elif _is_runs(field):

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 __all__ = ["ALIGNED_ROWS", "ALIGNMENT", "BufferPool", "address_of"]
 
-# TensorFlow takes over an array without a copy if its data begin at a multiple of this.
+# TensorFlow uses an array without a copy if its data begin at a multiple of this.
 ALIGNMENT: Final = 64
-# This many rows, of any number of bytes, are a multiple of it.
+# This many rows take a multiple of ALIGNMENT bytes, whatever the size of a row.
 ALIGNED_ROWS: Final = 64
 # Below this the allocator reuses memory itself, and faster.
 _SMALL: Final = 64 << 10
@@ -29,7 +29,7 @@ _LEAST_USE: Final = 0.25
 
 
 def address_of(data: Any) -> int:
-    """Return the address of contiguous memory; NumPy takes five times as long for its own."""
+    """Return the address of contiguous memory; five times as fast as NumPy's own way."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(data))
     except (TypeError, ValueError):  # read-only, or empty
@@ -104,8 +104,8 @@ class _Block:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        # Stored, because asking an array for its address is the slowest step here; its `ctypes`
-        # imports, which cannot be done at the end of a program.
+        # Cached, because reading an array's address is the slowest step here. Its `ctypes`
+        # attribute imports a module, which is impossible at the end of a program.
         self.begin = -self.memory.__array_interface__["data"][0] % ALIGNMENT
 
     def view(self, nbytes: int) -> NDArray[np.uint8]:

@@ -155,9 +155,9 @@ def batch_hashes(
 
 
 def marks_of(schema: Schema, keys: Column) -> NDArray[np.uint64]:
-    """Return a number for each key of a cache that no other key has: itself, or a 64-bit hash.
+    """Return a number that identifies each key of a cache: the key itself, or a 64-bit hash.
 
-    It does not depend on the name of the key.
+    It does not depend on the name of the key field.
     """
     if schema.key.type in INTEGERS and isinstance(keys, Dense):
         return keys.values.astype(np.int64).view(np.uint64)
@@ -165,7 +165,7 @@ def marks_of(schema: Schema, keys: Column) -> NDArray[np.uint64]:
 
 
 def _salted(field: Field, column: Column, known: RowHashes) -> NDArray[np.uint64]:
-    """Hashes of one field, salted so that swapping values between fields changes them."""
+    """Return the hashes of one field, salted so that swapping values of fields changes them."""
     salt = (java_hash_lower(field.name) * _SPREAD) & _MASK
     hashes = mix(_hashes(field, column, known), salt)
     if column.valid is not None:
@@ -192,7 +192,7 @@ def _hashes(field: Field, column: Column, known: RowHashes) -> NDArray[np.uint64
 
 
 def _nested_hashes(field: Field, column: Runs) -> NDArray[np.uint64]:
-    """Hash each inner object, and then the runs of those hashes."""
+    """Hash each inner object, then return the hashes of the runs of these hashes."""
     element = Field(field.name, TypeCode.STRING, field.dtype, (), True)
     if field.type is not TypeCode.STRING_ARRAY and field.fields:
         element = field.fields[0]
@@ -202,13 +202,13 @@ def _nested_hashes(field: Field, column: Runs) -> NDArray[np.uint64]:
 
 
 def _canonical(field: Field, values: NDArray[Any]) -> NDArray[Any]:
-    """Little-endian values of the field's dtype; times as the integers that a read returns."""
+    """Return little-endian values of the field's dtype; times as integers, as in a read."""
     if values.dtype.kind == "M":
         return values.astype(f"M8[{TIME_UNIT.get(field.type, 'ms')}]").view(np.int64)
     if values.dtype.kind == "m":
         return values.astype("m8[ms]").view(np.int64)
     if values.dtype.names is not None:
-        # Of a time that nanoseconds cannot count, what is left of them: whatever batch it is in.
+        # A time beyond the range of nanoseconds overflows, in the same way in every batch.
         nanoseconds: NDArray[Any] = values["ms"] * _NS_PER_MS + values["ns"]
         return nanoseconds
     if field.dtype.kind == "O":

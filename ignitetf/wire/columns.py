@@ -2,8 +2,8 @@
 
 source -> **Batch** -> encoder -> cache -> page -> decoder -> **Batch** -> arrays, Arrow, tensors
 
-A column is one field of many records. Columns do not change; slices are views. Runs of bytes of a page
-become Python's `bytes`, or are copied into other memory, both in C (bytes.c).
+A column is one field of many records. Columns are immutable; slices are views. Two functions in C
+(bytes.c) turn runs of bytes of a page into Python's `bytes`, or copy them to other memory.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Column(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dense(Column):
-    """Values of one dtype and shape, `[n, *shape]`; a null has any value, zeros as it is read."""
+    """Values of one dtype and shape, `[n, *shape]`; the value of a null is undefined, read as 0."""
 
     values: NDArray[Any]
     valid: Marks | None = None
@@ -111,8 +111,8 @@ class Dense(Column):
 class Runs(Column):
     """Values of different lengths: record i is `items[starts[i] : starts[i] + lengths[i]]`.
 
-    The items of texts and blobs are dense bytes, those of arrays dense numbers, those of lists any
-    column. Runs may lie apart (in a page, in a heap) and need not be in order. A null has no items.
+    The items are dense bytes for texts and blobs, dense numbers for arrays, and any column for
+    lists. Runs may have gaps (in a page, in a heap) and need not be in order. A null has no items.
     """
 
     items: Column
@@ -189,7 +189,7 @@ class Runs(Column):
 class Struct(Column):
     """Objects and maps: a column for each field.
 
-    Objects without fields always have `valid`, since nothing else determines their number.
+    Objects without fields always have `valid`, because only it gives their number.
     """
 
     fields: dict[str, Column]
@@ -223,7 +223,7 @@ def runs_of(column: Column | None) -> Runs:
 
 @dataclass(frozen=True)
 class Batch:
-    """Columns of the same records: what sources yield, the encoder takes and the decoder returns.
+    """Columns of the same records; sources yield it, the encoder takes it, the decoder returns it.
 
     Attributes:
         key: The keys; None in a source that leaves them to the loader.
@@ -290,7 +290,7 @@ def concat_columns(columns: Sequence[Column]) -> Column:
 
 
 def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Join arrays; timestamps in nanoseconds take the form of those that these cannot count."""
+    """Join arrays; convert nanoseconds to (ms, ns) pairs if another array has such timestamps."""
     wide = next((a.dtype for a in arrays if a.dtype.names is not None), None)
     if wide is None or all(a.dtype == wide for a in arrays):
         return np.concatenate(arrays)
@@ -298,14 +298,14 @@ def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def in_milliseconds(nanoseconds: NDArray[np.int64]) -> NDArray[Any]:
-    """Return nanoseconds since 1970 as TIMESTAMP has them: milliseconds, and the rest."""
+    """Convert nanoseconds since 1970 to the format of TIMESTAMP: milliseconds and the rest."""
     out = np.empty(len(nanoseconds), FIXED_DTYPE[TypeCode.TIMESTAMP])
     out["ms"], out["ns"] = np.divmod(nanoseconds, _NS_PER_MS)
     return out
 
 
 def merged(batches: Sequence[Batch]) -> list[Batch]:
-    """Return the same rows in fewer batches: those that follow each other in memory are one."""
+    """Return the same rows in fewer batches: join batches that are adjacent in memory."""
     found: list[Batch] = []
     for batch in batches:
         both = _merge(found[-1], batch) if found else None
@@ -354,7 +354,7 @@ def _merge_arrays(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any] | Non
     return np.ndarray(shape, left.dtype, base.data, left.ctypes.data - base.ctypes.data)
 
 
-# As much as glibc may be brought to keep.
+# Bytes of freed memory that glibc is made to keep.
 _KEPT_BYTES: Final = 60 << 20
 
 
@@ -382,7 +382,7 @@ def bytes_of(data: Bytes, starts: Positions, lengths: Positions) -> NDArray[Any]
 def copy_runs(
     out: Bytes, at: Positions, data: Bytes, starts: Positions, lengths: Positions
 ) -> None:
-    """Copy run i of the page to `out[at[i]]`, in other memory.
+    """Copy run i of the page to `out[at[i]]`.
 
     Raises:
         WireError: A run lies beyond the page, or its copy beyond `out`.
@@ -397,10 +397,10 @@ def copy_runs(
 
 @functools.cache
 def _keep_memory() -> None:
-    """Have malloc keep the memory of objects that are gone, for those of the next batch.
+    """Make malloc keep the memory of freed objects, so that the next batch reuses it.
 
-    Otherwise the C library returns it to the system with each batch, and clearing it anew takes two
-    thirds of the time of longer values. It keeps up to twice as many bytes as the largest block that
-    was ever freed (glibc, `M_TRIM_THRESHOLD`).
+    Otherwise the C library returns it to the system after each batch, and clearing new memory takes
+    two thirds of the time of longer values. glibc keeps up to twice as many bytes as the largest
+    block that was ever freed (`M_TRIM_THRESHOLD`), so this call frees a large block.
     """
     np.empty(_KEPT_BYTES // 2, np.uint8)

@@ -2,9 +2,10 @@
 
 **datatypes** -> objects, columns, encoders, infer, blocks; read, tables, sources
 
-To add a type, give it a number in `codes.TypeCode` and a row in `_ROWS`, whose rows are in the order
-of their numbers; for a type of an existing family that is all. A new `Family` also needs a reader in `columns._READERS` and a writer in
-`encoders._WRITERS`, and values of a Python class need a conversion in `load/sources/values.py`.
+To add a type, give it a number in `codes.TypeCode` and a row in `_ROWS`, in the order of the
+numbers. A type of an existing family needs nothing more. A new `Family` also needs a reader in
+`decode._READERS` and a writer in `encoders._WRITERS`. Values of a Python class need a conversion in
+`load/sources/values.py`.
 `tests/unit/test_datatypes.py` adds two types, one with a family of its own, and uses them.
 
 Source: Apache Ignite 2.17.0, `GridBinaryMarshaller`, `BinaryUtils`, `BinaryWriterExImpl`.
@@ -65,11 +66,11 @@ class Family(enum.Enum):
     TEXT = enum.auto()  # int32 length, UTF-8
     DECIMAL = enum.auto()  # int32 scale, int32 length, magnitude with the sign in its top bit
     ARRAY = enum.auto()  # int32 count, bare numbers
-    LIST = enum.auto()  # objects one after the other
+    LIST = enum.auto()  # objects one after another
     MAP = enum.auto()  # objects: keys and values alternately
     OBJECT = enum.auto()  # a binary object with fields
     STORED = enum.auto()  # any object: its own bytes, without a wrapper
-    STAND_IN = enum.auto()  # null, or something that leads to a value (see `meaning`)
+    STAND_IN = enum.auto()  # null, or an object that represents another value (see `meaning`)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Extent:
         unit: Bytes per counted item.
         objects: Objects per counted item, instead of bytes.
         count_at: Position of the count (int32); 0 if nothing is counted.
-        class_id: Whether the id or name of a class comes between type code and count.
+        class_id: Whether the id or name of a class is stored between type code and count.
     """
 
     head: int
@@ -100,15 +101,15 @@ class DataType:
         family: Determines the code that reads and writes its values.
         extent: Length of its objects; None for types that `objects` handles specially.
         dtype: Dtype in the page of the value or of one array element; None for other types.
-        value: Default dtype of the values in a column; None if it depends on more than the type,
-            or if they have none.
+        value: Default dtype of the values in a column; None if the type alone does not determine
+            it, or if the values have no dtype.
         element: Type of the elements of an array or list; None for any.
-        read_as: A type with the same values, whose objects are accepted as well.
+        read_as: Another type with the same values; its objects are accepted, too.
         units: NumPy units in which a time can be declared; the first is the unit of int64 values.
         sql: The SQL type with exactly the same values; None for OTHER.
         java: The Java class of that SQL type's values.
-        python: The Python classes of its values, except for numbers, which NumPy sorts out.
-        arrow: pyarrow's name for its values (`is_...` of `pyarrow.types`), except for numbers.
+        python: The Python classes of its values; empty for numbers, whose types NumPy determines.
+        arrow: pyarrow's names for its values (`is_...` of `pyarrow.types`); empty for numbers.
         arrow_cast: The Arrow type that its values are cast to first.
     """
 

@@ -2,8 +2,8 @@
 
 objects -> meaning -> **decode** -> columns
 
-There is one function per family of types. Positions are int64 `[n]`, with -1 for records that lack
-the field, which count as null. Columns are copies, except that runs of bytes (strings, blobs) stay
+There is one function per family of types. Positions are int64 `[n]`; -1 marks a record that lacks
+the field, which counts as null. Columns are copies, except that runs of bytes (strings, blobs) stay
 views into the page.
 
 Types without a NumPy dtype: UUID is text of 36 characters or two uint64 (high, low), decimal is
@@ -98,7 +98,7 @@ class Decoder:
                 return Batch(key, {self.fields[0].name: value})
             return Batch(key, self._fields(data, unwrap(data, value_at)))
         except SchemaError as error:
-            # All keys, so that the caller can name the one of the bad record.
+            # Attach all keys, so that the caller can name the key of the bad record.
             error.fields["keys"] = key
             raise
 
@@ -129,7 +129,7 @@ class Decoder:
             try:
                 columns[field.name] = decode_column(data, where, field, self._registry)
             except SchemaError as error:
-                # The cause may be deeper inside, but only the whole field can be left out.
+                # The cause may be a nested field, but only the whole field can be left out.
                 error.fields["field"] = field.name
                 raise
         return columns
@@ -174,7 +174,7 @@ def decode_column(data: Bytes, at: Positions, field: Field, registry: TypeRegist
 
 
 def _alike(codes: NDArray[np.uint8], field: Field) -> NDArray[np.bool_]:
-    """Which type codes are acceptable for the field's type."""
+    """Return which type codes are acceptable for the field's type."""
     if family_of(field.type) is Family.STORED:
         return np.ones(len(codes), np.bool_)
     first, *others = ALIKE[field.type]
@@ -195,9 +195,9 @@ def _decode_valid(data: Bytes, at: Positions, field: Field, registry: TypeRegist
 
 
 def as_dtype(values: NDArray[Any], field: Field) -> NDArray[Any]:
-    """Convert values to the declared dtype; one of the same width reinterprets the bits.
+    """Convert values to the declared dtype; a dtype of the same width reinterprets the bits.
 
-    An unsigned dtype of half the width takes the numbers themselves, as loading stores them so.
+    An unsigned dtype of half the width keeps the numbers, because loading stores them that way.
     """
     if values.dtype == field.dtype:
         return values
@@ -237,7 +237,7 @@ def _days_and_times(data: Bytes, at: Positions, field: Field, registry: TypeRegi
 
 
 def calendar(moments: NDArray[Any], field: Field, registry: TypeRegistry) -> NDArray[Any]:
-    """Return what the moments of a field of dates or times of day are on the nodes' calendar."""
+    """Convert the moments of a field of dates or times of day to the nodes' calendar."""
     convert = registry.zone.times if field.type == TypeCode.TIME else registry.zone.dates
     return as_dtype(_of_field(field, convert, moments), field)
 
@@ -259,9 +259,9 @@ def _timestamps(data: Bytes, at: Positions, field: Field, registry: TypeRegistry
 
 
 def _in_unit(ms: NDArray[np.int64], rest: NDArray[np.int32], field: Field) -> NDArray[Any]:
-    """Timestamps as int64 in the unit of the field's dtype, or in nanoseconds if it has none.
+    """Return timestamps as int64 in the unit of the field's dtype, by default nanoseconds.
 
-    As milliseconds and the rest, if that is the dtype.
+    If the dtype is (ms, ns), return pairs of milliseconds and nanoseconds.
     """
     if field.dtype.names is not None:
         both = np.empty(len(ms), FIXED_DTYPE[field.type])

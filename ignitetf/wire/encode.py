@@ -4,7 +4,7 @@ source -> Batch -> **page of entries** -> cache
 
 The mirror of `columns`. If every record takes the same number of bytes, a page is one matrix and
 each column is one assignment. Otherwise the objects are scattered over a flat buffer. Large values
-are left out and sent from where they are. The bytes equal those of Ignite's own Java client: type
+are left out and sent from their own memory. The bytes equal those of Ignite's own Java client: type
 id, schema id, hash code, smallest offsets that fit, compact footer.
 
 Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.postWrite`, `BinaryWriterSchemaHolder.write`,
@@ -60,8 +60,8 @@ _HEADER: Final = np.dtype(
 )
 # Types whose objects, or the objects inside them, contain the id of a binary type.
 BY_TYPE_NAME: Final = frozenset({Family.ENUM, Family.LIST, Family.MAP, Family.OBJECT})
-# Entries of a request, for each of which a node makes a good many objects. With 60,000, as fit in
-# 4 MB, in each of several requests it spent a third of its time on its heap, or stood still.
+# Entries per request; a node makes many objects for each entry. 60,000 entries fit in 4 MB. With
+# several such requests at once, a node spent a third of its time on garbage collection, or hung.
 _MOST_ENTRIES: Final = 8192
 _HASH_AT: Final = 8
 _HEADER_BYTES: Final = _HEADER.itemsize
@@ -86,12 +86,12 @@ class Gap:
 
 @dataclass(frozen=True)
 class EncodedPage:
-    """Entries one after the other, each a key object and a value object.
+    """Entries one after another, each a key object and a value object.
 
     Attributes:
         data: Their bytes, except those of the gaps, uint8.
         ends: Where each entry ends, counting the gaps, int64 [n].
-        gaps: Large values in their order within an entry; views of the column.
+        gaps: Large values, ordered as within an entry; views of the column.
     """
 
     data: Bytes
@@ -129,15 +129,15 @@ class EncodedPage:
         return [*views, own[at:end]]
 
     def _begin(self, entry: int) -> int:
-        """The position in `data` where an entry begins."""
+        """Return the position in `data` where an entry begins."""
         before = sum(int(gap.runs.lengths[:entry].sum()) for gap in self.gaps)
         return int(self.ends[entry - 1]) - before if entry else 0
 
     def pieces(self, max_bytes: int) -> Iterator[tuple[int, list[memoryview]]]:
-        """Yield groups of entries (count, views) for a request each.
+        """Yield groups of entries (count, views), one group for each request.
 
         Args:
-            max_bytes: Bytes of a group, at most, unless a single entry is larger.
+            max_bytes: Maximum size of a group, unless a single entry is larger.
         """
         start, done = 0, 0
         while start < len(self):
@@ -151,7 +151,7 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
     """Encode the records of a batch.
 
     Args:
-        schema: How they are stored; the batch must have a column for each of its fields.
+        schema: How the records are stored; the batch must have a column for each field.
         batch: The records; `key` must be set.
         pool: Provides the page's memory; None allocates it.
 
@@ -186,7 +186,7 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
 def _matrix(
     key: Part, value: Part, large: dict[int, RunsPart], count: int, pool: BufferPool
 ) -> EncodedPage:
-    """The page for entries of equal size: one matrix, plus the values that are not copied."""
+    """Return the page for entries of equal size: one matrix, plus the values not copied."""
     assert isinstance(key.sizes, int) and isinstance(value.sizes, int)
     stride = key.sizes + value.sizes
     own = stride - sum(int(runs.lengths[0]) for runs in large.values())
@@ -204,12 +204,12 @@ def _matrix(
 
 
 def nested_type_name(outer: str | None, field: Field) -> str:
-    """Return the binary type name of a nested object, from those of its outer type and field."""
+    """Return the binary type name of a nested object, made from the outer type and the field."""
     return f"{outer}_{field.name}" if outer else field.name
 
 
 def _part(field: Field, column: Column, type_name: str | None, zone: Zone) -> Part:
-    """The part that encodes a column; `type_name` is the binary type of its objects, if any."""
+    """Return the part that encodes a column; `type_name` is the type of its objects, if any."""
     if column.valid is not None and not column.valid.all():
         return NullablePart(_part(field, column.present(), type_name, zone), column.valid)
     column = column.marked(None)
@@ -226,7 +226,7 @@ def _part(field: Field, column: Column, type_name: str | None, zone: Zone) -> Pa
 
 
 def _container(field: Field, column: Column, name: str, zone: Zone) -> Part:
-    """The part for lists, whose elements have the type name of the field, or for maps."""
+    """Return the part for maps, or for lists, whose elements have the field's type name."""
 
     def part_of(element: Field, inner: Column) -> Part:
         of_map = field.type is TypeCode.MAP
@@ -283,7 +283,7 @@ class ObjectPart:
     def fill_around(
         self, out: Bytes, apart: dict[int, RunsPart]
     ) -> list[tuple[int, RunsPart, NDArray[np.uint64]]]:
-        """Do the same as `fill`, but leave out the runs of the fields `apart`.
+        """Like `fill`, but leave out the runs of the fields `apart`.
 
         Args:
             out: The rows, without room for these runs.
@@ -327,7 +327,7 @@ class ObjectPart:
     def scatter_around(
         self, out: Bytes, at: Positions, apart: dict[int, RunsPart]
     ) -> tuple[Gap, ...]:
-        """Do the same as `scatter`, but leave out the runs of the fields `apart`."""
+        """Like `scatter`, but leave out the runs of the fields `apart`; return them as gaps."""
         gaps: list[Gap] = []
         hashed = []
         where = begin = at + _HEADER_BYTES

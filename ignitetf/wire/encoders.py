@@ -5,8 +5,8 @@ Batch -> **parts** -> encode -> page of entries
 A part is made from a column and knows the size of each object. It can fill a matrix with rows of
 equal size, or scatter its objects over a flat buffer at given positions. Both write whole columns.
 
-Lists are one column of all their elements, whose objects follow each other; a map is a list of
-pairs. Elements can be any objects, including null.
+A column of lists is one column of all elements, whose objects follow each other. A map is a list
+of pairs. Elements can be any objects, including null.
 
 Source: Apache Ignite 2.17.0, `BinaryWriterExImpl`, `BinaryUtils.doWriteDecimal`,
 `BinaryUtils.doReadCollection`, `GridBinaryMarshaller` (kinds of collections and maps).
@@ -57,7 +57,7 @@ __all__ = [
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
 
-# From this mean size on, values are sent from where they are instead of being copied: two more
+# Values of at least this mean size are sent from their own memory instead of being copied: two more
 # buffers in a request cost less than the copy.
 LARGE_BYTES: Final = 64 << 10
 
@@ -67,7 +67,7 @@ class Part(Protocol):
 
     @property
     def sizes(self) -> int | Positions:
-        """Bytes of every object, or of each where they differ."""
+        """Bytes of every object, or an array if the sizes differ."""
 
     def fill(self, out: Bytes) -> None:
         """Write the objects into the rows of `out`, shape [n, sizes]; only for equal sizes."""
@@ -124,7 +124,7 @@ class RunsPart:
 def large_runs(part: Part) -> RunsPart | None:
     """Return the objects as runs, a view, if they are too large to be worth copying.
 
-    None for smaller objects, and for runs out of order, whose hash codes need an ordered copy.
+    Return None for smaller objects, and for unordered runs, whose hash codes need an ordered copy.
     """
     if isinstance(part, FixedPart):
         n, width = part.body.shape
@@ -162,7 +162,7 @@ class NullablePart:
 
 
 def dense_values(column: Column) -> NDArray[Any]:
-    """Return the values of a dense column; those of any other are one array of objects."""
+    """Return the values of a dense column; for any other column, an empty array of objects."""
     return column.values if isinstance(column, Dense) else np.empty((len(column), 0), object)
 
 
@@ -225,7 +225,7 @@ def _rising(starts: Positions, lengths: Positions) -> bool:
 
 
 def _stored(field: Field, column: Column) -> NDArray[Any]:
-    """Dense values in the dtype that the wire uses for the field's type."""
+    """Return dense values in the dtype that the wire uses for the field's type."""
     values = dense_values(column)
     target = (FIXED_DTYPE if field.type in FIXED_DTYPE else ARRAY_ELEMENT)[field.type]
     if target.names is not None:
@@ -241,7 +241,7 @@ def _stored(field: Field, column: Column) -> NDArray[Any]:
 
 
 def _milliseconds(field: Field, column: Column) -> NDArray[Any]:
-    """Values of DATE and TIME, from int64 milliseconds or a NumPy time of any unit."""
+    """Return values of DATE and TIME, from int64 milliseconds or a NumPy time of any unit."""
     values = dense_values(column)
     if values.dtype.kind in "mM":
         values = values.astype(f"{values.dtype.kind}8[ms]").view("<i8")
@@ -251,7 +251,7 @@ def _milliseconds(field: Field, column: Column) -> NDArray[Any]:
 
 
 def stored_times(field: Field, column: Column, zone: Zone) -> Column:
-    """Return the moments that stand for times on the calendar; other columns as they are.
+    """Convert times on the calendar to moments; return other columns unchanged.
 
     Raises:
         SchemaError: A time does not exist in the zone; `record` is its index.
@@ -276,7 +276,7 @@ def stored_times(field: Field, column: Column, zone: Zone) -> Column:
 
 
 def _timestamps(field: Field, column: Column) -> NDArray[Any]:
-    """Values of TIMESTAMP, from int64 nanoseconds or a NumPy time of any unit."""
+    """Return values of TIMESTAMP, from int64 nanoseconds or a NumPy time of any unit."""
     values = dense_values(column)
     if values.dtype.names is not None:
         return _stored(field, column)
@@ -288,7 +288,7 @@ def _timestamps(field: Field, column: Column) -> NDArray[Any]:
 
 
 def _uuid_pairs(field: Field, column: Column) -> NDArray[Any]:
-    """Values of UUID, from two uint64 per record (high, low) or a structure of them."""
+    """Return values of UUID, from two uint64 per record (high, low) or a structure of them."""
     values = dense_values(column)
     if values.dtype.names is not None:
         return _stored(field, column)
@@ -298,7 +298,7 @@ def _uuid_pairs(field: Field, column: Column) -> NDArray[Any]:
 
 
 def _fixed(body: Callable[[Field, Column], NDArray[Any]]) -> Callable[[Field, Column], Part]:
-    """Make the writer of a fixed-size type from the function that makes its values' bytes."""
+    """Return the writer of a fixed-size type, given a function that encodes its values."""
 
     def write(field: Field, column: Column) -> Part:
         return FixedPart(bytes([field.type]), as_bytes(body(field, column)))
@@ -349,7 +349,7 @@ def _as_it_is(field: Field, column: Column) -> Part:
 
 
 def _elements(field: Field, column: Column) -> tuple[Positions, Bytes, Positions, Positions]:
-    """The number of elements of each record, and its bytes as a run."""
+    """Return the number of elements of each record, and its bytes as runs."""
     if not isinstance(column, Runs):
         dtype = ARRAY_ELEMENT.get(field.type)
         if dtype is None or (not field.ragged and column_shape(column) != field.shape):
@@ -455,7 +455,7 @@ def container_part(field: Field, column: Column, type_id: int, part_of: PartOf) 
         field: A field of the family LIST or MAP.
         column: Runs of elements; for maps, two such columns `keys` and `values`.
         type_id: Type id of the enum, for arrays of enums.
-        part_of: Makes the part for a column of elements.
+        part_of: Returns the part for a column of elements.
 
     Raises:
         SchemaError: The column does not have this form.
@@ -499,14 +499,14 @@ def _maps(field: Field, column: Column, part_of: PartOf) -> Part:
 
 
 def _list_elements(field: Field, column: Column) -> tuple[Column, Positions]:
-    """Return all elements as one column, and the bounds of the lists in it."""
+    """Return all elements as one column, and the bounds of each list in it."""
     if not isinstance(column, Runs):
         raise SchemaError(f"field {field.name!r}: values are not lists")
     return column.compact()
 
 
 def _heads(field: Field, counts: Positions, type_id: int) -> Bytes:
-    """The bytes before the elements of each list: type code, count, and kind of list."""
+    """Return the bytes before the elements of each list: type code, count, kind of list."""
     row = DATA_TYPES[field.type]
     assert row.extent is not None
     lengths = as_bytes(counts.astype("<i4"))

@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 LENGTH_BYTES: Final = 4  # before each message: the length of the rest
-# Of a page: the number of its entries before them, and whether there are more pages behind them.
+# In a page: before the entries their number, after them whether more pages follow.
 _COUNT_BYTES: Final = 4
 _MORE_BYTES: Final = 1
 _REQUEST: Final = struct.Struct("<ihq")  # length of the rest, op code, request id
@@ -70,9 +70,9 @@ class AnswerHead(NamedTuple):
     Attributes:
         request_id: Id of the request that it answers.
         failed: Whether the body is an error, for `answers.read_error`.
-        topology: Version (major, minor) of the topology, which a node tells when it has changed;
-            else None.
-        begin: Where the body begins, counted behind the length.
+        topology: Version (major, minor) of the topology, which a node reports when it has changed;
+            otherwise None.
+        begin: Where the body begins, counted from the end of the length.
     """
 
     request_id: int
@@ -102,7 +102,7 @@ def request_head(nbytes: int, op: OpCode | int, request_id: int) -> bytes:
 
 
 def request_frames(op: OpCode | int, first_id: int, bodies: NDArray[np.void]) -> bytes:
-    """Return requests with bodies of one size and consecutive ids, one after the other."""
+    """Return requests with bodies of equal size and consecutive ids, one after another."""
     import numpy as np  # not for a handshake
 
     size = bodies.dtype.itemsize
@@ -127,12 +127,12 @@ def framed(message: bytes) -> bytes:
 
 
 def read_length(prefix: Any) -> int:
-    """Read the length of a message from the bytes before it, which may be negative if damaged."""
+    """Read the length of a message from the bytes before it; negative if they are damaged."""
     return int.from_bytes(prefix[:LENGTH_BYTES], "little", signed=True)
 
 
 def read_answer_length(prefix: Any) -> int:
-    """Read the length of an answer; raises WireError if none can have it."""
+    """Read the length of an answer; raises WireError if it is impossible."""
     length = read_length(prefix)
     if length < _ANSWER.size:
         raise WireError(f"answer of impossible length {length}")
@@ -140,10 +140,10 @@ def read_answer_length(prefix: Any) -> int:
 
 
 def read_answer_head(answer: Any) -> AnswerHead:
-    """Read the head of an answer, of which the first `MAX_HEAD_BYTES` behind its length suffice.
+    """Read the head of an answer; the first `MAX_HEAD_BYTES` after its length are enough.
 
     Raises:
-        WireError: It is cut, or has flags that this side does not know.
+        WireError: The head is cut, or has unknown flags.
     """
     try:
         request_id, flags = _ANSWER.unpack_from(answer, 0)
@@ -217,11 +217,11 @@ def _more(body: memoryview) -> bool:
 
 
 def join_pages(pages: Sequence[Page], room: Callable[[int], NDArray[np.uint8]]) -> Page:
-    """Return the entries of several pages as one page, which is as much the last one as the last.
+    """Join several pages into one; its `more` is that of the last page.
 
     Args:
         pages: The pages, one or more. A single one is returned as it is.
-        room: Returns memory for so many bytes, uint8 `[nbytes]`; the entries are copied there.
+        room: Returns memory of a given size, uint8 `[nbytes]`; the entries are copied there.
     """
     if len(pages) == 1:
         return pages[0]
@@ -253,11 +253,11 @@ _THIN_CLIENT: Final = 2
 
 @dataclass(frozen=True)
 class Accepted:
-    """The node takes the connection.
+    """The node accepts the connection.
 
     Attributes:
-        features: What the node announces, including what this side does not know.
-        node_id: Id of the node; None if it does not tell.
+        features: The features that the node announces, including unknown ones.
+        node_id: Id of the node; None if it does not report it.
     """
 
     features: Feature
@@ -266,12 +266,12 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Refused:
-    """The node does not take the connection.
+    """The node refuses the connection.
 
     Attributes:
         version: The protocol version that it wants; zeros if it names none.
-        message: What it says.
-        status: Its reason.
+        message: Its message.
+        status: The status code of the reason.
     """
 
     version: tuple[int, int, int]
@@ -287,7 +287,7 @@ def handshake_request(
     Args:
         version: The requested protocol version.
         features: The features of this side; sent from version 1.7 on.
-        username: User name of the login; None or "" for none.
+        username: User name of the login; None or "" for no login.
         password: Password of that user.
     """
     body = struct.pack("<b3hb", _HANDSHAKE, *version, _THIN_CLIENT)
@@ -302,7 +302,7 @@ def read_handshake(answer: bytes, version: tuple[int, int, int]) -> Accepted | R
     """Read the answer, without its length, to a handshake of the given protocol version.
 
     Raises:
-        WireError: It is damaged.
+        WireError: The answer is damaged.
     """
     with damaged("the handshake"):
         if answer[0] > 1:

@@ -2,8 +2,8 @@
 
 objects, meaning -> **infer** -> schema
 
-A field has a fixed shape only if all records observed have that length, and is nullable if any was
-null.
+A field has a fixed shape only if all observed records have the same length. It is nullable if any
+value was null.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _HOLD_OBJECTS: Final = types_of(Family.LIST, Family.MAP)
 _FOREIGN: Final = types_of(Family.STAND_IN)
 _ENUMS: Final = types_of(Family.ENUM)
 _MAX_DEPTH: Final = 64
-# More nested fields than this only arise from objects that refer to others over and over.
+# More nested fields than this only arise from objects that refer to each other repeatedly.
 _MOST_FIELDS: Final = 2048
 _MOST_CLASSES: Final = 8
 # Position of the tag and the class id of an object in Java's own serialization.
@@ -61,15 +61,15 @@ Where = Callable[[int], dict[str, Any]]
 
 @dataclass
 class Evidence:
-    """What was observed of one field: type codes, nulls, lengths, and the same for nested fields.
+    """Observations of one field: type codes, nulls, lengths, and the same for nested fields.
 
     Attributes:
         codes: Type codes of the readable values.
         null: Whether any value was null or missing.
         lengths: Lengths of arrays; more than one means that they differ.
-        types: Ids of binary types, those of enums as well.
+        types: Ids of binary types, including enums.
         inside: Evidence of fields, of the `item` of a list, of `keys` and `values` of a map.
-        unreadable: What cannot be read, and where the first such value is.
+        unreadable: Descriptions of unreadable values, each with the location of the first one.
     """
 
     codes: set[int] = field(default_factory=set)
@@ -91,7 +91,7 @@ def observe_page(
 
     Raises:
         UnknownType: The registry lacks a type.
-        UnknownClass: It lacks the name of an unreadable class.
+        UnknownClass: The registry lacks the name of an unreadable class.
     """
     rows = np.arange(page.count, dtype=np.int64)
     look = _Look(registry, where or (lambda row: {"record": row}))
@@ -119,7 +119,7 @@ class _Look:
     left: list[int] = field(default_factory=lambda: [_MOST_FIELDS])
 
     def observe(self, seen: Evidence, data: Bytes, at: Positions, rows: Positions) -> None:
-        """Record the objects at these positions, of these records; -1 counts as a null."""
+        """Record the objects at these positions, which belong to `rows`; -1 counts as a null."""
         self.left[0] -= 1
         if self.depth > _MAX_DEPTH:
             raise _TooMuch(f"objects nested more than {_MAX_DEPTH} deep")
@@ -201,17 +201,17 @@ class _Look:
 
 
 def _field_names(known: BinaryType, schema_id: int, flags: int, registry: TypeRegistry) -> set[str]:
-    """Names of the fields in objects of a type with one schema."""
+    """Return the names of the fields in objects of a type with one schema."""
     if not flags & BinaryFlag.HAS_SCHEMA:
         return set()
-    # A full footer lists its own fields, which may be any of the type.
+    # A full footer lists its own fields, which may be any fields of the type.
     compact = flags & BinaryFlag.COMPACT_FOOTER
     order = registry.schema(known.type_id, schema_id) if compact else known.fields
     return {known.fields[number][0] for number in order if number in known.fields}
 
 
 def _one_of_each_class(data: Bytes, at: Positions) -> Positions:
-    """Indices of one object of each class."""
+    """Return the indices of one object of each class."""
     heads = np.stack([data[np.minimum(at + i, len(data) - 1)] for i in _CLASS_AT], axis=1)
     first: Positions = np.unique(heads, axis=0, return_index=True)[1]
     return first[:_MOST_CLASSES]
@@ -219,9 +219,9 @@ def _one_of_each_class(data: Bytes, at: Positions) -> Positions:
 
 _LISTS: Final = types_of(Family.LIST)
 _LISTS_OF_ANY: Final = _LISTS - set(LIST_ELEMENT)
-# Types that are all there is to know of a field without values.
+# Types that fully describe a field, so they are enough if it has no values.
 _TOLD: Final = {int(row.code) for row in DATA_TYPES.values() if row.value or row.element}
-# A key of any type, as the bytes that are stored.
+# A key of any type, read as its stored bytes.
 STORED_KEY: Final = Field("key", TypeCode.WRAPPED, BYTES)
 
 
@@ -261,9 +261,9 @@ def infer_schema(
 
 
 def _key(seen: Evidence, registry: TypeRegistry) -> Field:
-    """Return the field of the keys: as stored, if they have no other form that all can be read in.
+    """Return the field of the keys: their stored bytes, if no single form can read all of them.
 
-    Nothing but the key itself depends on what it means, so that it hides no field.
+    Only the key column depends on this choice, so unreadable keys do not hide any field.
     """
     try:
         found = _Describer(None, registry).field(seen, "key", "key")
@@ -275,7 +275,7 @@ def _key(seen: Evidence, registry: TypeRegistry) -> Field:
 def _plain(
     key: Field, value: Evidence, left_out: dict[str, SchemaError] | None, registry: TypeRegistry
 ) -> Schema:
-    """Return the schema of values that are no objects with fields; of the keys alone without it."""
+    """Return the schema of values that are not objects; if unreadable, that of the keys alone."""
     try:
         return Schema(None, key, (_Describer(None, registry).field(value, "val", "val"),))
     except SchemaError as error:
@@ -287,7 +287,7 @@ def _plain(
 
 
 def _with_key_type(schema: Schema, key: Evidence, registry: TypeRegistry) -> Schema:
-    """Add what is needed to write a composite key: its type, and the stored order of its fields."""
+    """Add the type and the stored order of fields of a composite key, which writing needs."""
     if schema.key.type != TypeCode.OBJECT or len(key.types) != 1:
         return schema
     (kind,) = map(registry.find, key.types)
@@ -305,7 +305,7 @@ def key_column(page: Page, row: int, registry: TypeRegistry) -> Column | None:
     """Return the key of one entry as a column of one record; None if it cannot be read.
 
     Raises:
-        UnknownType: The registry lacks its type.
+        UnknownType: The registry lacks the type of the key.
     """
     at = find_rows(page.data, page.count)[0][row : row + 1]
     seen = Evidence()
@@ -338,7 +338,7 @@ class _Describer:
         return tuple(out)
 
     def _told(self, seen: Evidence, name: str) -> Evidence:
-        """Return the evidence of an object's field, with its registered type if it has no other."""
+        """Return the evidence of an object's field; without values, use its registered type."""
         found = seen.inside[name]
         if found.codes or found.unreadable:
             return found
@@ -396,7 +396,7 @@ class _Describer:
         return Field(name, code, scalar_dtype(code, path), (), seen.null, labels=labels)
 
     def _inner(self, seen: Evidence, name: str, path: str, assumed: TypeCode) -> Field:
-        """The field inside a list or map; if all were empty, its type is assumed."""
+        """Return the field inside a list or map; if all were empty, use the assumed type."""
         inner = seen.child(name)
         if inner.codes or inner.unreadable:
             return self.field(inner, name, f"{path}.{name}")
@@ -404,7 +404,7 @@ class _Describer:
 
 
 def field_of(name: str, code: TypeCode, *, nullable: bool) -> Field:
-    """Return the field of values of a type of which none was seen; its values differ in length."""
+    """Return the field of a type of which no value was seen; its values may differ in length."""
     dtype = DATA_TYPES[code].value
     if dtype is None:
         raise SchemaError(f"field {name!r} of type {type_code(code)} has no one form", field=name)
@@ -422,7 +422,7 @@ def _unreadable(path: str, what: str, where: dict[str, Any]) -> SchemaError:
 
 
 def _top(path: str) -> str:
-    """The top-level field, which is what can be left out."""
+    """Return the top-level field of a path; only such a field can be left out."""
     return path.partition(".")[0]
 
 

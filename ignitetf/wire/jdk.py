@@ -8,7 +8,7 @@
     List.of, Arrays.asList, Vector, Collections.empty..., ...   COLLECTION, MAP
 
 Source: OpenJDK, `java.time.Ser`, `java.util.CollSer` and the fields and `writeObject` methods of
-the classes; fields come in the order of their names, those of a parent class first.
+the classes. Fields are stored in the order of their names, fields of a parent class first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MAPS: Final = {22: 4, 25: 5}
 
 
 class NotReadable(Exception):
-    """The object, or one inside it, is of a class that cannot be read.
+    """The class of the object, or of an object inside it, cannot be read.
 
     Attributes:
         class_id: Id of that class; None if `name` is given.
@@ -67,10 +67,10 @@ class NotReadable(Exception):
 
 
 class Stream:
-    """Reads objects one after the other.
+    """Reads objects one after another.
 
     Args:
-        body: What follows the type code and the length.
+        body: The bytes after the type code and the length.
         readers: Functions that read the fields of an object, by class id.
         marked: Whether dates and timestamps have the marks of `zones`.
     """
@@ -99,7 +99,7 @@ class Stream:
         """Read the number of items that follow, each at least one byte long."""
         value: int = self.number("i")
         if not 0 <= value <= len(self.body) - self.at:
-            raise WireError(f"{value} elements cannot stand in an object of {len(self.body)} bytes")
+            raise WireError(f"{value} elements do not fit in an object of {len(self.body)} bytes")
         return value
 
     def take(self, size: int) -> bytes:
@@ -166,7 +166,7 @@ class Stream:
         return found
 
     def _body(self, tag: int) -> bytes:
-        """Read what follows the tag of an object that others can refer to."""
+        """Read the bytes after the tag of an object that later objects can refer to."""
         if tag == _TEXT:
             return _string(self.text())
         if tag in _ARRAYS:
@@ -208,7 +208,7 @@ class Stream:
 
     def _properties(self) -> bytes:
         if not self.number("?"):
-            self.object()  # the defaults, whose names are repeated among the others
+            self.object()  # the defaults; their names are repeated below
         return mapping([_string(self.text()) for _ in range(2 * self.count())])
 
 
@@ -231,7 +231,7 @@ def mapping(pairs: list[bytes]) -> bytes:
 
 
 def _class_of_jdk_stream(body: bytes) -> str:
-    """Name of the class of the first object in a `java.io` stream."""
+    """Return the name of the class of the first object in a `java.io` stream."""
     # Magic and version, an object or an enum, a description of its class, its name.
     if len(body) < 8 or body[5:6] != b"r":
         return "an object of java.io"
@@ -251,13 +251,13 @@ def plain_object(body: bytes, marked: bool = True) -> bytes:
     """Return the equivalent object of the binary protocol.
 
     Args:
-        body: What follows the type code and the length.
-        marked: Whether dates and timestamps have the marks of `zones`, by which decoders know what
-            is no moment; others take all for moments.
+        body: The bytes after the type code and the length.
+        marked: Whether to add the marks of `zones` to dates and timestamps that are not moments.
+            Decoders of this project understand them; other readers need plain moments.
 
     Raises:
-        NotReadable: Its class, or that of an object inside it, has no equivalent.
-        WireError: The bytes are not such an object.
+        NotReadable: Its class, or the class of an object inside it, has no equivalent.
+        WireError: The bytes are damaged.
     """
     stream = Stream(body, _READERS, marked)
     try:
@@ -265,7 +265,7 @@ def plain_object(body: bytes, marked: bool = True) -> bytes:
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise WireError("an object in Java's own serialization is cut") from error
     if stream.at != len(body):
-        raise WireError("bytes stand after an object in Java's own serialization")
+        raise WireError("bytes follow an object in Java's own serialization")
     return found
 
 
@@ -387,7 +387,7 @@ def _days(stream: Stream) -> int:
 
 
 def _nanoseconds_of_day(stream: Stream) -> int:
-    """Read a time of day in nanoseconds; after a complemented part the remaining ones are zero."""
+    """Read a time of day in nanoseconds; a complemented part means that the rest is zero."""
     parts = [0, 0, 0]
     for i in range(3):
         parts[i] = stream.number("b")
@@ -511,7 +511,7 @@ def _copies(stream: Stream) -> bytes:
 
 
 def _view(stream: Stream) -> bytes:
-    """Read the first field, the collection of which an unmodifiable one is a view."""
+    """Read the first field of an unmodifiable collection: the collection that it wraps."""
     return stream.object()
 
 

@@ -1,11 +1,11 @@
-"""Resolves what stands in for a value: wrappers, handles and objects of JDK classes.
+"""Resolves wrappers, handles and objects of JDK classes to the values that they represent.
 
 objects -> **meaning** -> columns, infer
 
 Most values are directly in place. Others are wrapped (code 27), handles to an earlier object of the
 record (code 102), raw data (TreeSet, TreeMap), or in Java's own serialization (code 254), which
 `jdk` converts to the binary protocol. Values that cannot be read keep their code, and `described`
-says what they are.
+describes them for a message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Codes = NDArray[np.uint8]
 # A wrapper may hold a wrapper, or a handle.
 _MAX_STEPS: Final = 64
 _HEAD: Final = 5
-# Classes that represent others in a stream.
+# Classes that represent other classes in a stream.
 _TIMES, _IMMUTABLE = java_hash("java.time.Ser"), java_hash("java.util.CollSer")
 # The head of a java.sql.Date, which every row of a SQL table with a DATE column contains.
 _SQL_DATE: Final = struct.pack("<BiBi", TypeCode.OPTIMIZED, 15, 102, java_hash("java.sql.Date"))
@@ -78,7 +78,7 @@ def meant(data: Bytes, at: Positions) -> tuple[Bytes, Positions, Codes]:
         have OPTIMIZED, CLASS, PROXY, or HANDLE for a reference to an object that contains it.
 
     Raises:
-        WireError: A wrapper or handle leads outside the page or nowhere.
+        WireError: A wrapper does not contain its object, or a handle has no earlier object.
     """
     codes = type_codes(data, at)
     for _ in range(_MAX_STEPS):
@@ -108,7 +108,7 @@ def meant(data: Bytes, at: Positions) -> tuple[Bytes, Positions, Codes]:
 def _rewritten(
     data: Bytes, at: Positions, codes: Codes, foreign: Positions
 ) -> tuple[Bytes, Positions, Codes]:
-    """Append the converted objects of Java's own serialization to the page."""
+    """Convert objects of Java's own serialization, and append them to the page; see `meant`."""
     at, codes = at.copy(), codes.copy()
     dates = _sql_dates(data, at[foreign])
     others = foreign if dates is None else foreign[~dates]
@@ -166,7 +166,7 @@ def described(data: Bytes, at: int, code: int, registry: TypeRegistry) -> str:
         data: The bytes returned by `meant`.
         at: Its position there.
         code: Its code there.
-        registry: Types and class names; UnknownClass is raised for a name that it lacks.
+        registry: Types and class names; raises UnknownClass for a name that it lacks.
     """
     if code == TypeCode.HANDLE:
         return "a reference to an object that contains it"
@@ -194,7 +194,7 @@ def is_raw(flags: NDArray[np.uint16]) -> NDArray[np.bool_]:
 
 
 def _foreign(body: bytes, registry: TypeRegistry) -> str:
-    """Describe an object in Java's own serialization, and what in it cannot be read."""
+    """Describe an object in Java's own serialization, and the part of it that cannot be read."""
     try:
         plain_object(body)
     except NotReadable as found:

@@ -4,8 +4,8 @@ frames -> **objects** -> columns -> tensors
 
 A page is uint8 `[nbytes]`, and positions in it are int64. All positions are checked against the end
 of the page before use, so that a damaged page can only raise WireError. Entries are found by a loop
-over their lengths, in C for pages with many entries (walk.py); everything inside them is found for
-all entries at once.
+over their lengths, in C (`_core/objects.c`). Fields inside the entries are found
+for all entries at once.
 
 Source: Apache Ignite 2.17.0, `BinaryObjectImpl`, `BinaryReaderExImpl`, `GridBinaryMarshaller`.
 """
@@ -109,7 +109,7 @@ def field_positions(
 
 
 def full_fields(data: Bytes, found: Headers, row: int) -> tuple[int, ...]:
-    """Return the ids of the fields of an object with a full footer, which lists them."""
+    """Return the ids of the fields of an object, from its full footer."""
     one = slice(row, row + 1)
     part = found.start[one], found.end[one], found.schema_at[one]
     return _full_footer(data, part, int(found.flags[row]))[0]
@@ -173,7 +173,7 @@ def _full_footer(
 def _checked(offsets: Positions, start: Positions, schema_at: Positions) -> Positions:
     inside = (offsets >= HEADER_BYTES) & (offsets < (schema_at - start)[:, None])
     if not inside.all():
-        raise WireError("a field stands outside its binary object")
+        raise WireError("a field begins outside its binary object")
     return offsets
 
 
@@ -181,7 +181,7 @@ _CODES: Final = 256
 
 
 def object_positions(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
-    """Return where `count` adjacent objects begin that fill the page.
+    """Return where each of `count` adjacent objects begins; together they must fill the page.
 
     Args:
         data: The page's bytes, contiguous.
@@ -235,7 +235,7 @@ TREES: Final = {
     for package in ("", "org.apache.ignite.internal.binary.")
     for kind, code in (("Set", TypeCode.COLLECTION), ("Map", TypeCode.MAP))
 }
-# Only references can yield more elements than a page has bytes; this many cannot be real data.
+# Only references can yield more elements than a page has bytes. More than this is not real data.
 _MOST_SHARED: Final = 1 << 22
 
 
@@ -259,7 +259,7 @@ def bytes_at(data: Bytes, at: Positions, size: int) -> Bytes:
 
 
 def _anywhere(data: Bytes, kind: np.dtype[Any]) -> NDArray[Any]:
-    """The values of a dtype that begin at each byte of the page: overlapping, unaligned."""
+    """Return the values of a dtype at each byte of the page: overlapping, unaligned."""
     return np.ndarray((len(data) - kind.itemsize + 1,), kind, data.data, 0, (1,))
 
 
@@ -287,13 +287,13 @@ def find_rows(data: Bytes, count: int, columns: int = 2) -> list[Positions]:
     """
     if count == 0 or columns == 0:
         if len(data):
-            raise WireError(f"{len(data)} bytes stand after the last entry")
+            raise WireError(f"{len(data)} bytes follow the last entry")
         return [np.empty(0, np.int64) for _ in range(columns)]
     if len(data) == 0:
         raise WireError(f"an empty page cannot hold {count} entries")
     flat = object_positions(data, count * columns)
     if flat is None:
-        flat = _walk_all(data, count * columns)  # says what is wrong
+        flat = _walk_all(data, count * columns)  # raises an error that explains the damage
     return [flat[i::columns] for i in range(columns)]
 
 
@@ -307,7 +307,7 @@ def _walk_all(data: Bytes, count: int) -> Positions:
     except (struct.error, IndexError, RecursionError) as error:
         raise WireError(f"the page is cut within object {i} of {count}") from error
     if at != len(data):
-        raise WireError(f"{len(data) - at} bytes stand after the last entry")
+        raise WireError(f"{len(data) - at} bytes follow the last entry")
     return np.array(starts, np.int64)
 
 
@@ -317,7 +317,7 @@ def object_end(view: memoryview, at: int) -> int:
 
 
 def _skip(view: memoryview, at: int, depth: int) -> int:
-    """Where the object at `at` ends."""
+    """Return where the object at `at` ends."""
     code = view[at]
     if (size := _FIXED.get(code)) is not None:
         return _inside(view, at + size)
@@ -357,7 +357,7 @@ def elements_at(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _tree_elements(view: memoryview, at: int) -> tuple[int, int]:
-    """`elements_at` for a TreeSet or TreeMap, whose raw data are comparator, size and elements."""
+    """`elements_at` for a TreeSet or TreeMap; its raw data are comparator, size and elements."""
     type_id = _INT32.unpack_from(view, at + 4)[0]
     if type_id not in TREES:
         raise WireError(f"an object of type {type_id} has no elements")
@@ -391,7 +391,7 @@ def _length(view: memoryview, at: int) -> int:
 def _count(view: memoryview, at: int) -> int:
     value = _length(view, at)
     if value > len(view) - at:
-        raise WireError(f"{value} elements cannot stand at byte {at}")
+        raise WireError(f"{value} elements do not fit at byte {at}")
     return value
 
 
@@ -409,7 +409,7 @@ def find_elements(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
             where, count = elements_at(view, start)
             counts[i] = count
             if len(found) + count > len(view) + _MOST_SHARED:
-                raise WireError(f"{len(found) + count} elements cannot stand in one page")
+                raise WireError(f"{len(found) + count} elements do not fit in one page")
             for _ in range(count):
                 found.append(where)
                 where = _skip(view, where, 0)
@@ -442,14 +442,14 @@ def follow(data: Bytes, at: Positions) -> tuple[Positions, NDArray[np.bool_]]:
     back = gather(data, at + 1, "<i4").astype(np.int64)
     target = at - back
     if (back <= 0).any() or (target < 0).any():
-        raise WireError("a handle leads nowhere")
+        raise WireError("a handle does not point to an earlier object")
     view = memoryview(data)  # type: ignore[arg-type]
     cyclic = np.zeros(len(at), np.bool_)
     for i, (start, handle) in enumerate(zip(target.tolist(), at.tolist(), strict=True)):
         if view[start] not in _REFERABLE:
-            raise WireError("a handle leads to no object, array, collection or map")
+            raise WireError("a handle does not point to an object, array, collection or map")
         try:
             cyclic[i] = object_end(view, start) > handle
         except (struct.error, IndexError, RecursionError) as error:
-            raise WireError("an object that a handle leads to is cut") from error
+            raise WireError("an object that a handle points to is cut") from error
     return target, cyclic

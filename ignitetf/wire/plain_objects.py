@@ -1,13 +1,13 @@
-"""Values of any type as plain Python objects, for SQL, which may send what it has no type for.
+"""Values of any type as plain Python objects, for SQL results, which may have non-SQL types.
 
 meaning, columns -> **plain objects** -> net.statements
 
 | stored | Python |
 | --- | --- |
-| what SQL has a type for | as in `sql_arrays` |
+| a value of a SQL type | as in `sql_arrays` |
 | an enum | the name of the constant; its ordinal if the cluster does not know it |
 | an array, a list, a set | list |
-| a map | dict; a list of pairs if a key cannot be one of a dict |
+| a map | dict; a list of pairs if a key is not hashable |
 | an object | dict of its fields |
 
 Values of one type are read together, by the decoder that data sets use.
@@ -31,7 +31,7 @@ from ignitetf.wire.types import BinaryType, TypeRegistry
 
 __all__ = ["plain_objects"]
 
-# As `objects` has it.
+# The same limit as in `objects`.
 _MAX_DEPTH: Final = 64
 
 
@@ -40,9 +40,9 @@ def plain_objects(data: Bytes, at: Positions, registry: TypeRegistry, depth: int
 
     Args:
         data: The page.
-        at: Where they begin.
+        at: Where the values begin.
         registry: Binary types.
-        depth: How deep within other objects they are.
+        depth: How deep the values are nested in other objects.
 
     Raises:
         SchemaError: A value cannot be read.
@@ -54,7 +54,7 @@ def plain_objects(data: Bytes, at: Positions, registry: TypeRegistry, depth: int
     foreign = type_codes(data, at) == TypeCode.OPTIMIZED
     data, at, codes = meant(data, at)
     out: list[Any] = [None] * len(at)
-    # What Java serialized by itself apart: its dates are days.
+    # Objects in Java's own serialization are decoded separately, because their dates are days.
     for by_java in (False, True):
         for number in np.unique(codes[foreign == by_java]).tolist():
             rows = np.flatnonzero((codes == number) & (foreign == by_java))
@@ -136,7 +136,7 @@ def _objects(data: Bytes, at: Positions, registry: TypeRegistry, depth: int) -> 
 
 
 def _names(known: BinaryType, schema_id: int, flags: int, registry: TypeRegistry) -> list[str]:
-    """Return the names of an object's fields, as they are stored."""
+    """Return the names of an object's fields in stored order."""
     if not flags & BinaryFlag.HAS_SCHEMA:
         return []
     compact = flags & BinaryFlag.COMPACT_FOOTER

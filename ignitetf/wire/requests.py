@@ -4,11 +4,11 @@ ids, numbers, encoded objects, values of parameters -> **requests** -> frames
 
 There is one function for each form of body; its docstring names the operations. Only the body of
 BINARY_TYPE_PUT is built elsewhere, in `tables/typenames`, because it is derived from a schema.
-Objects (keys, values, parameters) are passed in encoded, and those of large batches follow the head
-as separate buffers, so that they are not copied.
+Callers pass objects (keys, values, parameters) encoded. The objects of large batches follow the
+head as separate buffers, so that they are not copied.
 
 A parameter that SQL cannot represent, or would change, is refused here, because the node would
-silently accept what is left of it.
+silently accept a truncated value.
 
 Source: Apache Ignite 2.17.0, `ClientMessageParser` and the request classes that it names:
 `ClientCacheRequest` (flags, transaction id), `ClientCacheScanQueryRequest`,
@@ -69,10 +69,10 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _DAY: Final = dt.timedelta(days=1)
 _LONGEST: Final = 1 << 63
 _NANOS: Final = 1_000_000
-# Nodes write out all zeros of a number when they compare it.
+# Nodes expand all zeros of a number when they compare it.
 _MOST_DIGITS: Final = 100_000
-# The head of a java.sql.Date in Java's own serialization, as SQL sends and stores it: the last two
-# bytes are of the class's serialVersionUID.
+# The head of a java.sql.Date in Java's own serialization, in which SQL sends and stores it. The
+# last two bytes are part of the class's serialVersionUID.
 _SQL_DATE: Final = struct.pack(
     "<BiBiH", TypeCode.OPTIMIZED, 15, 102, java_hash("java.sql.Date"), 0x6697
 )
@@ -85,10 +85,10 @@ def parameter_list(params: Any, name: str = "params") -> tuple[Any, ...]:
 
     Args:
         params: A list, tuple, one-dimensional array, or another ordered iterable.
-        name: What the caller calls them, for messages.
+        name: The caller's name for them, for messages.
 
     Raises:
-        ConfigError: It is a single value or unordered.
+        ConfigError: `params` is a single value or unordered.
     """
     if params is None:
         return ()
@@ -137,14 +137,14 @@ def encode_parameter(value: Any, zone: Callable[[], Zone] | None = None) -> byte
     """Encode a SQL parameter as an object.
 
     Args:
-        value: None, bool, int, float, Decimal, str, bytes, UUID, date, datetime (with a zone: what
-            UTC has then), time, timedelta (a time of day), or a NumPy scalar.
+        value: None, bool, int, float, Decimal, str, bytes, UUID, date, datetime (one with a zone
+            is converted to UTC), time, timedelta (a time of day), or a NumPy scalar.
         zone: Returns the time zone of the nodes; None for UTC.
 
     Raises:
         ConfigError: The type is not supported, or the value does not fit SQL's type for it.
     """
-    # Whoever has a value of NumPy has imported it; a handshake does not need it.
+    # A caller with a NumPy value has imported NumPy; a handshake does not need it.
     if (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.generic):
         return _numpy_scalar(value, zone)
     if value is None:
@@ -152,7 +152,7 @@ def encode_parameter(value: Any, zone: Callable[[], Zone] | None = None) -> byte
     if isinstance(value, bool):
         return struct.pack("<b?", TypeCode.BOOL, value)
     if isinstance(value, int):
-        # A range would be walked through for a number of a class of its own, as of an IntEnum.
+        # Not `in range(...)`, which searches linearly for an int of a subclass such as an IntEnum.
         if not -_LONGEST <= value < _LONGEST:
             raise _refused(value, "SQL's BIGINT has 64 bits", "pass decimal.Decimal(value)")
         return struct.pack("<bq", TypeCode.LONG, value)
@@ -178,7 +178,7 @@ def _moment(value: Any, zone: Callable[[], Zone] | None) -> bytes:
         if value != value:
             raise _refused(value, "it is not a moment", "pass None for NULL")
         moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
-        # Those of pandas have nanoseconds, too.
+        # Timestamps of pandas have nanoseconds, too.
         nanos = getattr(value, "nanosecond", 0)
         return _timestamp((moment - _EPOCH) // _MICROSECOND * 1000 + nanos, value, zone)
     if isinstance(value, dt.date):
@@ -204,7 +204,7 @@ def _moment(value: Any, zone: Callable[[], Zone] | None) -> bytes:
 
 
 def _stored(local: int, convert: str, value: Any, zone: Callable[[], Zone] | None) -> int:
-    """Return the moment that stands for a time on the calendar; `convert` is a method of `Zone`."""
+    """Return the moment of a time on the calendar; `convert` names a method of `Zone`."""
     if zone is None:
         return local
     try:
@@ -293,7 +293,7 @@ def cache_request(
             CACHE_PUT_IF_ABSENT, CACHE_REMOVE_IF_EQUALS) or by the old and the new value
             (CACHE_REPLACE_IF_EQUALS).
         transaction: Id of the transaction that it belongs to.
-        lives_ms: Time to live of the value from now on; None for ever. Not in a transaction.
+        lives_ms: Time to live of the value in ms; None keeps it for ever. Not in a transaction.
     """
     if lives_ms is not None:
         head = _CACHE_WITH_EXPIRY.pack(cache, _WITH_EXPIRY, lives_ms, lives_ms, _UNCHANGED)
@@ -363,10 +363,10 @@ def scan_request(
 
 
 def scan_requests(cache: int, page_size: int, partitions: Sequence[int]) -> NDArray[np.void]:
-    """Return the bodies of QUERY_SCAN for several partitions, in a tenth of the time for each.
+    """Return the bodies of QUERY_SCAN for several partitions; ten times faster than one by one.
 
     Returns:
-        Void of the size of a body, `[n]`.
+        An array of void, one body each, `[n]`.
     """
     import numpy as np  # not for a handshake
 
@@ -406,9 +406,9 @@ def sql_request(
         cache: Id of a cache that must exist; 0 for none.
         partitions: Partitions to read. Pass them only if both sides announced the feature
             QUERY_PARTITIONS_BATCH_SIZE; without it the server ignores them and returns all rows.
-        timeout_ms: Milliseconds after which the node cancels the statement; 0 for never.
-        any_statement: Take any statement.
-        names: Have the names of the columns in the answer.
+        timeout_ms: Milliseconds after which the node cancels the statement; 0 means never.
+        any_statement: Accept any statement; otherwise the node accepts only a SELECT.
+        names: Include the names of the columns in the answer.
     """
     parts = [
         _cache_head(cache, None),

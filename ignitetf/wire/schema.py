@@ -1,9 +1,9 @@
-"""`Field` and `Schema`: what records are, shared by loading and reading.
+"""`Field` and `Schema`: the description of records, shared by loading and reading.
 
 datatypes -> **schema** -> decode, encode
 
-A `Schema` defines how the records of a cache are stored (type codes, field order) and what they are
-in training (shape, dtype).
+A `Schema` defines how the records of a cache are stored (type codes, field order), and their shape
+and dtype in training.
 
 Source of the ids: Apache Ignite 2.17.0, `BinaryBasicIdMapper` and `BinaryUtils.updateSchemaId`.
 """
@@ -28,7 +28,7 @@ __all__ = ["BYTES", "Field", "Schema", "Shape", "field_for", "is_identifier"]
 Shape = tuple[int | None, ...]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*\Z")
-# Columns that every table of Ignite has beside its own.
+# Columns that every table of Ignite has in addition to its own.
 _TAKEN_BY_IGNITE = frozenset({"_KEY", "_VAL", "_ROWID_"})
 
 
@@ -39,17 +39,17 @@ def is_identifier(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a record: how it is stored, and what it is in training.
+    """One field of a record: how it is stored, and its shape and dtype in training.
 
     Attributes:
         name: The stored name; SQL tables have it in capitals.
-        type: Type code of the stored object; WRAPPED for one of any type, whose values are its own
-            bytes.
+        type: Type code of the stored object; WRAPPED for objects of any type, which are returned
+            as their stored bytes.
         dtype: NumPy dtype of one element; `BYTES` for strings and blobs (one `bytes` a record).
         shape: Shape of one record's value: `()` for a scalar, None in dimensions that differ.
         nullable: Whether values may be null.
-        fields: The fields of a nested binary object (type OBJECT), else empty.
-        labels: Names of an enum's constants by ordinal, where the cluster has told them.
+        fields: The fields of a nested binary object (type OBJECT); otherwise empty.
+        labels: Names of an enum's constants by ordinal, if the cluster reported them.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Field:
 
     @property
     def is_blob(self) -> bool:
-        """Whether a value is one run of bytes that are no text."""
+        """Whether a value is one run of bytes that are not text."""
         return self.dtype == BYTES and self.type in (TypeCode.BYTE_ARRAY, TypeCode.WRAPPED)
 
     @property
@@ -142,7 +142,7 @@ def field_for(
 
 
 def _numbers() -> dict[tuple[str, int], TypeCode]:
-    """The types that store numbers, by kind and size in bytes of the dtype."""
+    """Return the types that store numbers, by kind and size in bytes of the dtype."""
     found: dict[tuple[str, int], TypeCode] = {}
     for code, row in DATA_TYPES.items():
         if row.family is Family.NUMBER and row.dtype is not None and row.dtype.kind in "ifb":
@@ -152,7 +152,7 @@ def _numbers() -> dict[tuple[str, int], TypeCode]:
 
 _SCALAR_CODE = _numbers()
 _ARRAY_OF = {DATA_TYPES[code].element: code for code in ARRAY_ELEMENT}
-# A number without an array type stands in scalar fields only.
+# A number without an array type is possible in scalar fields only.
 _ARRAY_CODE = {kind: _ARRAY_OF[code] for kind, code in _SCALAR_CODE.items() if code in _ARRAY_OF}
 
 
@@ -166,8 +166,8 @@ class Schema:
         key: Field of the keys (named `key`); type OBJECT with `fields` for a composite key.
         fields: Fields of the value in the order of the binary object's schema.
         affinity_key: Name of the key field that determines the partition; None for the whole key.
-        key_type_name: Name of the binary type of composite keys, else None.
-        zone: Time zone of the nodes that store them.
+        key_type_name: Name of the binary type of composite keys; otherwise None.
+        zone: Time zone of the nodes that store the records.
     """
 
     type_name: str | None
@@ -178,7 +178,7 @@ class Schema:
     zone: Zone = field(default=UTC, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check that field names differ in their ids: hashes, which ignore case."""
+        """Check that no two fields have the same id, a hash of the name that ignores case."""
         ids = [f.field_id for f in self.fields]
         if len(set(ids)) != len(ids):
             twice = sorted({f.name for f in self.fields if ids.count(f.field_id) > 1})
@@ -210,7 +210,7 @@ class Schema:
         return schema_id(self.fields)
 
     def in_zone(self, zone: Callable[[], Zone]) -> Schema:
-        """Return it in the time zone that `zone` returns, which is not called without times."""
+        """Return the schema with the time zone from `zone`, called only if there are times."""
         has_times = any(f.has_times for f in (self.key, *self.fields))
         return replace(self, zone=zone()) if has_times else self
 
@@ -220,7 +220,7 @@ class Schema:
         return replace(self, fields=tuple(by_name.get(f.name, f) for f in self.fields))
 
     def check_identifiers(self) -> None:
-        """Raise ConfigError unless all names can be columns of SQL without quotes."""
+        """Raise ConfigError unless all names can be SQL columns without quotes."""
         for name in self.names:
             if name.upper() in _TAKEN_BY_IGNITE:
                 raise ConfigError(

@@ -14,7 +14,7 @@ frames, objects -> **sql_arrays** -> dbapi, the export of a query
 | an array of numbers or texts | object | large_list |
 
 NumPy has no null: a number becomes float64 with NaN, a time NaT, everything else an object array
-with None. pyarrow is an argument, since only those who make tables need it.
+with None. pyarrow is passed as an argument, because only callers that make tables need it.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ Marks = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Kind:
-    """What kind of values a column has.
+    """The kind of values in a column.
 
     Attributes:
         code: The type of its objects.
-        is_day: Whether they are days, which Java sends as a class of its own.
+        is_day: Whether they are days, which Java sends as objects of java.sql.Date.
     """
 
     code: TypeCode
@@ -91,7 +91,7 @@ class Values:
         kind: Their kind; None if all are null.
         column: The values in their stored form; None if all are null, or they are objects.
         count: Their number.
-        objects: Values that have no stored form here, as Python objects; else None.
+        objects: The values as Python objects, if no column can hold them; otherwise None.
     """
 
     kind: Kind | None
@@ -108,7 +108,7 @@ class Values:
 
     @property
     def nbytes(self) -> int:
-        """About as many bytes as the values have."""
+        """Approximate size of the values in bytes."""
         if self.objects is not None:
             return sum(len(v) if isinstance(v, (str, bytes)) else 8 for v in self.objects)
         return 0 if self.column is None else self.column.nbytes
@@ -140,14 +140,14 @@ class Values:
 
 
 class Unreadable(Exception):
-    """A column has values of several types, or of one that is no type of SQL."""
+    """A column has values of several types, or of a type that SQL does not have."""
 
 
 def decode_values(data: Bytes, at: Positions, registry: TypeRegistry) -> Values:
     """Decode one column of a page of rows.
 
     Raises:
-        Unreadable: The values are of several types, or of one that is no type of SQL.
+        Unreadable: The values are of several types, or of a type that SQL does not have.
         WireError: A value reaches beyond the page.
     """
     is_day = bool((type_codes(data, at) == TypeCode.OPTIMIZED).any())
@@ -188,7 +188,7 @@ def _texts(column: Column) -> list[Any]:
     items, offsets = runs_of(column).compact()
     joined = values_of(items).tobytes()
     if joined.isascii():
-        # A piece of one text costs a quarter of a text made from bytes.
+        # Slicing one text costs a quarter of decoding each text from bytes.
         text = joined.decode("ascii")
         return [text[p:q] for p, q in itertools.pairwise(offsets.tolist())]
     return [text_of(joined[p:q]) for p, q in itertools.pairwise(offsets.tolist())]
@@ -235,12 +235,13 @@ def _chars(column: Column) -> list[Any]:
 
 
 class _Form(NamedTuple):
-    """What a column of values of one form becomes.
+    """How the values of one kind are converted.
 
     Attributes:
-        python: Makes a list of them.
-        numpy: Makes an array of the values of all pages, and of which are missing; None for objects.
-        arrow: Makes their Arrow type; None if only the values tell it.
+        python: Returns a list of Python values.
+        numpy: Returns an array, given the values of all pages and marks of the missing ones; None
+            for an array of objects.
+        arrow: Returns the Arrow type; None if it depends on the values.
     """
 
     python: Callable[[Column], list[Any]]
@@ -278,7 +279,7 @@ def _list_type(of: Callable[[Any, Column], Any]) -> Callable[[Any, Column], Any]
 
 
 _OTHER: Final = _Form(lambda column: [])
-# By the name of the SQL type, else by family.
+# By the name of the SQL type, otherwise by family.
 _FORMS: Final[dict[Family | str, _Form]] = {
     Family.NUMBER: _Form(_numbers, _numbers_in_numpy, _number_type),
     Family.TEXT: _Form(_texts, arrow=_text_type),
@@ -304,11 +305,11 @@ _READABLE: Final = frozenset(
 
 
 def _form(kind: Kind) -> _Form:
-    """Return what values of a kind become."""
+    """Return how values of a kind are converted."""
     return _FORMS.get(kind.sql) or _FORMS.get(family_of(kind.code), _OTHER)
 
 
-# So much is looked at for the type of a column that begins with nulls.
+# Limits on how much is inspected to find the type of a column that begins with nulls.
 _TYPED_ROWS: Final = 1 << 17
 _TYPED_BYTES: Final = 16 << 20
 
@@ -322,7 +323,7 @@ def joined_numpy(parts: list[Values]) -> NDArray[Any]:
     convert = None if kind is None else _form(kind).numpy
     if convert is None:
         count = sum(part.count for part in parts)
-        # One by one, as lists of one length would become another dimension.
+        # One by one, because lists of equal length would become another dimension.
         return np.fromiter((v for part in parts for v in part.to_python()), object, count)
     dtype = next(values_of(part.column).dtype for part in parts if part.column is not None)
     nothing = [Dense(np.zeros(part.count, dtype), np.zeros(part.count, np.bool_)) for part in parts]
@@ -348,7 +349,7 @@ def joined_arrow(pa: Any, parts: list[Values]) -> Any:
     if kind is None:
         return pa.chunked_array([pa.nulls(sum(part.count for part in parts))])
     if _form(kind).arrow is None:
-        # Together, since one type (precision and scale) has to fit all of them.
+        # Together, because one type (precision and scale) must fit all of them.
         try:
             return pa.chunked_array(
                 [array_of_objects(pa, (v for p in parts for v in p.to_python()))]
@@ -363,9 +364,9 @@ def joined_arrow(pa: Any, parts: list[Values]) -> Any:
 
 
 def sampled(pages: Iterator[list[Values]]) -> tuple[list[list[Values]], bool]:
-    """Return the first pages of a result, which tell the types, and whether there are no others.
+    """Return the first pages of a result, from which types are found, and whether they are all.
 
-    One, or more (up to 16 MB, 131,072 rows) where a column begins with nulls.
+    One page, or more (up to 16 MB, 131,072 rows) if a column begins with nulls.
     """
     first: list[list[Values]] = []
     rows = size = 0
@@ -379,21 +380,21 @@ def sampled(pages: Iterator[list[Values]]) -> tuple[list[list[Values]], bool]:
 
 
 def taken(pages: list[list[Values]]) -> Iterator[list[Values]]:
-    """Yield pages, and remove each from the list, so that none is kept."""
+    """Yield pages and remove each from the list, so that its memory can be freed."""
     while pages:
         yield pages.pop(0)
 
 
 class ArrowForm:
-    """The Arrow types of the columns of a result, as its first pages tell them.
+    """The Arrow types of the columns of a result, found in its first pages.
 
-    Decimals have the scale of those and 38 digits.
+    Decimals get 38 digits and the scale found in these pages.
 
     Args:
         pa: pyarrow.
         names: Names of the columns.
-        first: Those pages.
-        unknown: The type of a column without a value in them.
+        first: The first pages.
+        unknown: The type of a column without a value in these pages.
 
     Attributes:
         schema: The schema.
@@ -443,7 +444,7 @@ def _fitting(pa: Any, name: str, row: int) -> Iterator[None]:
 
 
 def _arrow_type(pa: Any, parts: list[Values]) -> Any:
-    """Return the Arrow type of the values of a column, of which one is there."""
+    """Return the Arrow type of a column that has at least one value."""
     found = [part for part in parts if part.kind is not None]
     kind, column = found[0].kind, found[0].column
     assert kind is not None
@@ -454,7 +455,7 @@ def _arrow_type(pa: Any, parts: list[Values]) -> Any:
 
 
 def _fixed_type(pa: Any, arrow_type: Any) -> Any:
-    """Return a type that later values fit as well."""
+    """Return a type that also fits later values: a decimal gets 38 digits."""
     if pa.types.is_decimal(arrow_type):
         return pa.decimal128(38, max(arrow_type.scale, 0))
     return arrow_type

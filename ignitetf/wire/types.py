@@ -1,4 +1,4 @@
-"""Binary types: maps a (type id, schema id) pair to the fields it stands for.
+"""Binary types: maps a pair of type id and schema id to the fields of the object.
 
 A compact binary object names neither its type nor its fields. Both come from the cluster's registry
 (op 3002), which the client queries once per type. Names of Java classes come from another registry
@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 
-# Classes of Ignite itself, whose objects name their fields by number and are registered nowhere.
+# Classes of Ignite itself. Their objects name fields by number, and they are not registered.
 _OWN_TYPES: Final = {java_hash_lower("org.apache.ignite.cache.affinity.AffinityKey"): "AffinityKey"}
 _OWN_TYPES.update({61: "IgniteBiTuple", 62: "T2"})
 _OWN_FIELDS: Final = {java_hash_lower(name): name for name in ("key", "affKey", "val1", "val2")}
-# What a field of such an object is called where only its number is known.
+# The name of a field of such an object if only its number is known.
 _NUMBERED: Final = re.compile(r"FIELD_([0-9A-F]{8})\Z")
 
 
@@ -84,10 +84,10 @@ class BinaryType:
 
 
 class TypeRegistry:
-    """What the cluster knows of its values: binary types and names of Java classes, by id.
+    """The types of a cluster: binary types and names of Java classes, by id.
 
     Args:
-        zone: Returns the time zone of its nodes; None for UTC. Called once there are times.
+        zone: Returns the time zone of the nodes; None for UTC. Called only if there are times.
     """
 
     def __init__(self, zone: Callable[[], Zone] | None = None) -> None:
@@ -113,7 +113,7 @@ class TypeRegistry:
         return type_id in self._types
 
     def find(self, type_id: int, schema_id: int = 0) -> BinaryType | None:
-        """Return the type of this id, or None if the cluster has none; UnknownType until added."""
+        """Return the type of this id, None if the cluster lacks it; UnknownType until added."""
         if type_id not in self._types:
             raise UnknownType(type_id, schema_id)
         return self._types[type_id]
@@ -139,7 +139,7 @@ class TypeRegistry:
         return found[0].enum if len(found) == 1 and found[0] is not None else None
 
     def name(self, type_id: int) -> str:
-        """Return the name of a type, of one that the cluster does not have too."""
+        """Return the name of a type, also if the cluster does not have the type."""
         found = self.find(type_id)
         return _OWN_TYPES.get(type_id, f"type {type_id}") if found is None else found.name
 
@@ -151,7 +151,7 @@ class TypeRegistry:
         return found
 
     def field_ids(self, type_id: int, names: Iterable[str]) -> list[int]:
-        """Return the ids of these fields: as registered, else as Ignite derives them from names."""
+        """Return the registered ids of these fields, or the ids derived from their names."""
         if (found := self.find(type_id)) is None:
             return [_number_in(name) for name in names]
         return [found.ids[n] if n in found.ids else java_hash_lower(n) for n in names]

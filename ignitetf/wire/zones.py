@@ -1,20 +1,20 @@
-"""`Zone`: what the times that a node stores mean on the calendar of its time zone.
+"""`Zone`: converts between the moments that a node stores and the calendar of its time zone.
 
 columns, encoders, requests -> **zones** -> tzdata
 
-To Ignite and to Java a DATE, a TIME and a TIMESTAMP are moments: milliseconds since 1970 in UTC. SQL
-shows them on the calendar of the node's time zone, and makes moments of what it is told by the same
-calendar. Here a time is what SQL shows, written as milliseconds since 1970 as if the calendar were
-that of UTC; so it depends on no zone. The calendar is the Gregorian one, also before 1582, where
-Java counts by the Julian one: 1457-01-01 is that day to both. Times before year 1 are left alone.
+In Ignite and in Java a DATE, a TIME and a TIMESTAMP are moments: milliseconds since 1970 in UTC.
+SQL converts between moments and the calendar of the node's time zone, in both directions. In this
+project a time is what SQL shows, encoded as milliseconds since 1970 as if the calendar were that of
+UTC. So it does not depend on a zone. The calendar is Gregorian, also before 1582, where Java uses
+the Julian one: the date 1457-01-01 stays 1457-01-01. Times before year 1 are not converted.
 
-Clocks are put forward: a local time is left out. Nothing stands for such a TIMESTAMP; a day whose
-midnight is left out begins with its first moment. Clocks are put back: a local time comes twice, and
-stands for the later moment, as in Java.
+When clocks are put forward, some local times are skipped. A skipped TIMESTAMP cannot be stored. A
+day whose midnight is skipped begins with its first moment. When clocks are put back, some local
+times occur twice; each means the later moment, as in Java.
 
-The rules of a zone (`_Rules`) come from the package `tzdata`, so that they are the same on every
-machine. Two things are different in Java: before 1900 a zone has the standard time of today, and some
-old names are still known to it.
+The rules of a zone (`_Rules`) are read from the package `tzdata`, so that they are the same on
+every machine. Java differs in two points, and this module follows Java: before 1900 a zone has
+today's standard time, and some old names are still accepted.
 
 Source: OpenJDK, `sun.util.calendar.ZoneInfo`, `ZoneInfoFile`, `ZoneId.SHORT_IDS`.
 """
@@ -38,7 +38,7 @@ __all__ = ["UTC", "Zone", "as_calendar", "as_sql_days", "zone_of"]
 Millis = NDArray[np.int64]
 
 _DAY_S: Final = 86_400
-# No zone has changed its clocks and changed them back within so many days.
+# No zone has changed its clocks and changed them back within this time.
 _STEP_S: Final = 4 * _DAY_S
 _1900_S: Final = -2_208_988_800
 _2100_S: Final = 4_102_444_800
@@ -71,7 +71,7 @@ class _Rules:
         self._info = info
         first, other = self._offset(_2100_S), self._offset(_2100_S + 180 * _DAY_S)
         begins, offsets = self._changes(_1900_S, _2100_S)
-        # Before 1900, the standard time of today.
+        # Before 1900, Java uses today's standard time.
         self._near = _Table(np.append(_1900_S, begins), np.append(min(first, other), offsets))
 
     @property
@@ -96,7 +96,7 @@ class _Rules:
     def moments(self, local: Millis) -> Millis:
         """Return the moments at which clocks show these times; the later one of two.
 
-        A time that is left out is taken as if the clocks had not yet been put forward.
+        A skipped time is converted as if the clocks had not yet been put forward.
         """
         late = local >= _2100_S * 1000
         found = self._near.moments_of(local)
@@ -107,7 +107,7 @@ class _Rules:
 
     @functools.cached_property
     def late_days(self) -> tuple[Millis, Millis]:
-        """When days begin that have no midnight, ascending, and the midnight of each."""
+        """The first local time of each day without a midnight, ascending, and its midnight."""
         return self._near.late_days
 
     @functools.cached_property
@@ -120,7 +120,7 @@ class _Rules:
         return 0 if found is None else found // datetime.timedelta(seconds=1)
 
     def _changes(self, first: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return when clocks are changed in a time, in seconds, and the offsets around these."""
+        """Return when clocks change between two moments, and the offsets before and after each."""
         begins, offsets = [], [self._offset(first)]
         for there in range(first + _STEP_S, end + _STEP_S, _STEP_S):
             if self._offset(there) == offsets[-1]:
@@ -138,7 +138,7 @@ class _Rules:
 
 
 class _Table:
-    """Changes of clocks: when each is, and the offsets before the first and after each."""
+    """Changes of clocks: the moment of each, and the offsets before the first and after each."""
 
     def __init__(self, begins: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
         self.begins, self.offsets = begins * 1000, offsets * 1000
@@ -165,7 +165,7 @@ class _Table:
 
     @property
     def late_days(self) -> tuple[Millis, Millis]:
-        """See `_Rules`; days that are left out as a whole do not begin."""
+        """See `_Rules`; days that are skipped as a whole are not included."""
         stops, resumes = self.begins + self.offsets[:-1], self._local
         day = _DAY_S * 1000
         midnights = -(-stops // day) * day
@@ -202,13 +202,14 @@ _DAY: Final = 86_400_000
 # 1582-10-15, the first day of the Gregorian calendar; the one before it was 1582-10-04.
 _GREGORIAN: Final = -141_427 * _DAY
 _LAST_JULIAN: Final = -141_438 * _DAY
-# 0001-01-01, by the one calendar and by the other. What is earlier has no date in Python.
+# 0001-01-01 in the Gregorian and in the Julian calendar. Python has no earlier dates.
 _FIRST: Final = -719_162 * _DAY
 _FIRST_JULIAN: Final = -719_164 * _DAY
-# Later than any time that is one; Java writes Long.MAX_VALUE for "never".
+# Later than any real time; Java writes Long.MAX_VALUE for "never".
 _LIMIT: Final = 1 << 49
-# Marks, which are added to the times of objects that stand in for others: for what is no moment but a
-# time on the calendar (LocalDate), and for a java.sql.Date, whose time of day does not count.
+# Marks that are added to times of converted Java objects. _CALENDAR marks a time that is already on
+# the calendar and not a moment (LocalDate). _SQL_DAY marks a java.sql.Date, whose time of day is
+# ignored.
 _CALENDAR: Final = 1 << 60
 _SQL_DAY: Final = 1 << 61
 _MARKED: Final = _CALENDAR - _LIMIT
@@ -242,13 +243,13 @@ class Zone:
     def __reduce__(self) -> tuple[Any, ...]:
         return zone_of, (self.name,)
 
-    # What is stored -> what it means
+    # Stored moments -> times on the calendar
 
     def timestamps(self, moments: Millis) -> Millis:
         """Return the times on the calendar that SQL shows for these moments.
 
         Raises:
-            SchemaError: One is a day that only the Julian calendar has; `record` is its index.
+            SchemaError: A day exists only in the Julian calendar; `record` is its index.
         """
         if self._is_plain(moments):
             return moments
@@ -267,7 +268,7 @@ class Zone:
         return out
 
     def dates(self, moments: Millis) -> Millis:
-        """Return what `timestamps` does, and midnight for the first moment of a day without one."""
+        """Like `timestamps`, but return the midnight of a day that begins later than midnight."""
         found = self.timestamps(moments)
         return found if found is moments else self._midnights(found)
 
@@ -278,13 +279,13 @@ class Zone:
             return local % _DAY
         return local
 
-    # What is meant -> how it is stored
+    # Times on the calendar -> stored moments
 
     def of_timestamps(self, local: Millis) -> Millis:
         """Return the moments that SQL shows as these times.
 
         Raises:
-            SchemaError: One does not exist; `record` is its index.
+            SchemaError: A time does not exist; `record` is its index.
         """
         if self._is_plain(local):
             return local
@@ -295,7 +296,7 @@ class Zone:
         return found
 
     def of_dates(self, local: Millis) -> Millis:
-        """Return what `of_timestamps` does, and the first moment of a day that has no midnight."""
+        """Like `of_timestamps`, but accept the midnight of a day that begins later."""
         if self._is_plain(local):
             return local
         found = self._moments(local)
@@ -309,13 +310,13 @@ class Zone:
         return of_day if self._is_utc else self._rules.moments(of_day)
 
     def plain_times(self, of_day: bool) -> tuple[int, int] | None:
-        """Return from which to which moment all are stored as the number that they mean.
+        """Return the range of times that are stored unchanged, as the same number.
 
         Args:
             of_day: Whether these are times of day, and not days or timestamps.
 
         Returns:
-            The least and the greatest; None if there are none that are always so.
+            The smallest and the largest; None if there is no such range.
         """
         if not self._is_utc:
             return None
@@ -328,7 +329,7 @@ class Zone:
         return int(getattr(self, convert)(np.array([local], np.int64))[0])
 
     def _is_plain(self, values: Millis) -> bool:
-        """Whether they are the same in this zone and on the calendar of UTC."""
+        """Whether these values are the same as moments and on the calendar."""
         if not len(values):
             return True
         return self._is_utc and int(values.min()) >= _GREGORIAN and int(values.max()) < _MARKED
@@ -375,12 +376,12 @@ def _are_times(values: Millis, first: int) -> bool:
 
 
 def as_calendar(local: int) -> int:
-    """Return how an object has a time that is one on the calendar already, in any zone."""
+    """Return a time on the calendar with the mark that prevents a conversion by zone."""
     return local + _CALENDAR if -_LIMIT < local < _LIMIT else local
 
 
 def as_sql_days(moments: Millis) -> Millis:
-    """Return how objects have moments of which only the days count."""
+    """Return moments with the mark that only their days count."""
     is_time = (moments > -_LIMIT) & (moments < _LIMIT)
     return moments + is_time * _SQL_DAY
 
@@ -398,7 +399,7 @@ def _unmarked(values: Millis) -> tuple[Millis, NDArray[np.bool_], NDArray[np.boo
 
 
 def _gregorian(local: Millis, records: NDArray[np.int64]) -> Millis:
-    """Return times that were counted by the Julian calendar, as those of the same date here."""
+    """Convert times of the Julian calendar to the same dates of the Gregorian calendar."""
     days = local // _DAY
     c = days + 2_440_588 + 32_082
     d = (4 * c + 3) // 1461
@@ -423,7 +424,7 @@ def _gregorian(local: Millis, records: NDArray[np.int64]) -> Millis:
 
 
 def _julian(local: Millis) -> Millis:
-    """Return times as the Julian calendar counts those of the same date."""
+    """Convert times of the Gregorian calendar to the same dates of the Julian calendar."""
     days = (local // _DAY).astype("M8[D]")
     months = days.astype("M8[M]")
     day = (days - months.astype("M8[D]")).astype(np.int64) + 1
@@ -438,7 +439,7 @@ def _julian(local: Millis) -> Millis:
 
 @functools.lru_cache(maxsize=64)
 def zone_of(name: str) -> Zone:
-    """Return a time zone by the name that Java has for it; raises ConfigError if it is unknown."""
+    """Return a time zone by Java's name for it; raises ConfigError if it is unknown."""
     return Zone(name, _rules_of(name))
 
 
