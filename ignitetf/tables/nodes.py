@@ -50,7 +50,7 @@ def wait_dropped(client: Client, caches: Sequence[str]) -> None:
         return
     deadline = time.monotonic() + _DROPPED_S
     for each in each_node(client, nodes):
-        # A node that cannot be reached is asked for nothing, and one that ends has no tables.
+        # Skip a node that cannot be reached, and one that ends: it has no tables.
         with contextlib.suppress(IgniteTFError), each as node:
             left = list(caches)
             while left and time.monotonic() < deadline:
