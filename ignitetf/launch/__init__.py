@@ -2,6 +2,6 @@
 
 spec -> job (checks) -> **supervisor** (attempts) -> group (processes of one attempt) -> outcome
 
-`worker` is what each process runs around the script. It imports nothing beyond the standard
-library before the script does.
+Each process runs the module `worker`, which runs the script. It imports only the standard library
+before the script starts.
 """

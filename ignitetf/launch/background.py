@@ -1,9 +1,9 @@
-"""A launcher that goes on when the command that started it has ended.
+"""A launcher that continues after the command that started it has ended.
 
 spec, settings -> **background** -> process -> record
 
-`python -m ignitetf.launch.background` is that process. The settings are in its environment, since
-they may have secrets; the rest is its argument.
+`python -m ignitetf.launch.background` is that process. The settings are passed in its environment,
+because they may contain secrets; everything else is its argument.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _POLL_S: Final = 0.1
 
 
 def run_in_background(spec: LaunchSpec, job: Job, client: Client) -> Job:
-    """Start a launcher for a job, and return its record once it is there.
+    """Start a launcher for a job, wait for its record, and return it.
 
     Raises:
-        ConfigError: The launcher ended before, or did not begin in time.
+        ConfigError: The launcher ended without a record, or did not start in time.
     """
     if spec.engine == "ray":
         from ignitetf.launch.ray_background import start_launcher
@@ -48,7 +48,7 @@ def run_in_background(spec: LaunchSpec, job: Job, client: Client) -> Job:
         except ConfigError as error:
             raise error.at(line) if (line := told_by_ray()) else error from None
     argument = json.dumps({"spec": asdict(spec), "job": job.to_json()})
-    # Only this process reads the output, and only if the launcher does not begin.
+    # Only this process reads the output, and only if the launcher does not start.
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "ignitetf.launch.background", argument],
@@ -81,7 +81,7 @@ def _record(job: str, client: Client, poll: Callable[[], object | None]) -> Job:
 
 
 def main() -> None:
-    """Run the job of the argument."""
+    """Run the job in the command-line argument."""
     given = json.loads(sys.argv[1])
     spec = LaunchSpec.from_json(given["spec"])
     job = replace(Job.from_json(given["job"]), pid=os.getpid())
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _nowhere(role: Role, stream: str, line: str) -> None:
-    """Show nothing: the output is kept in the cluster."""
+    """Show nothing: the output is stored in the cluster."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What to launch, and what starts its processes: one attempt at a time, on whatever machines.
+"""The specification of a launch, and the interface of engines, which start its processes.
 
 command line -> spec -> **engine** -> attempt -> outcome
 
@@ -41,15 +41,16 @@ class LaunchSpec:
         arguments: Its arguments.
         workers: Number of workers.
         parameter_servers: Number of parameter servers; above 0 there is also a chief.
-        data: Data set that `IgniteDataset` reads, whatever name the script says; None for that one.
+        data: Data set that `IgniteDataset` reads instead of the one named in the script; None keeps
+            the script's name.
         restarts: How often the group is started again after a failure.
-        elastic: Least and largest number of workers of a group that is started again without those
-            that failed; None for as many as before.
-        start_timeout_s: Limit for each worker to listen, connect or read; 0 for none.
-        end_timeout_s: Limit from the first worker that is done to the last; 0 for none.
+        elastic: Smallest and largest number of workers. A restarted group leaves out the workers
+            that failed; None restarts the same number.
+        start_timeout_s: Time limit for each worker to listen, connect or read; 0 means no limit.
+        end_timeout_s: Time limit from the first finished worker to the last; 0 means no limit.
         grace_s: Time between the request to end and the end by force.
-        engine: What starts the processes.
-        keras: What is done to Keras before the script imports it.
+        engine: Name of the engine that starts the processes.
+        keras: How Keras is changed before the script imports it.
     """
 
     script: str
@@ -67,7 +68,7 @@ class LaunchSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LaunchSpec:
-        """Return the spec that `dataclasses.asdict` made JSON of."""
+        """Return the spec from a JSON object made by `dataclasses.asdict`."""
         for name in ("arguments", "elastic"):
             if data[name] is not None:
                 data[name] = tuple(data[name])
@@ -89,11 +90,11 @@ Show = Callable[[Role, str, str], None]
 
 @dataclass(frozen=True)
 class Place:
-    """Which job an attempt belongs to.
+    """The job that an attempt belongs to.
 
     Attributes:
-        job: Its id.
-        directory: Where it may keep checkpoints.
+        job: Id of the job.
+        directory: Where the job may store checkpoints.
         attempt: Number of the attempt, from 1 on.
     """
 
@@ -107,9 +108,9 @@ class Outcome:
     """How an attempt ended.
 
     Attributes:
-        kind: All scripts ended well; or one failed; or somebody asked for the end.
-        code: Exit code of the first failure, else of the chief; 128 + number for a signal.
-        reason: What failed, in words; empty if nothing did.
+        kind: All scripts ended without an error; or one failed; or the end was requested.
+        code: Exit code of the first failure, otherwise of the chief; 128 + number for a signal.
+        reason: Description of the failure; empty if there was none.
         lost: Workers that had failed when the group was ended.
         codes: Exit codes by number of the process; negative for signals.
     """
@@ -122,34 +123,34 @@ class Outcome:
 
 
 class Control(Protocol):
-    """What may end an attempt from outside."""
+    """Requests from outside to end an attempt."""
 
     @property
     def stopping(self) -> bool:
-        """Whether the group shall end."""
+        """Whether the group should end."""
 
     @property
     def hurry(self) -> bool:
-        """Whether it shall end without grace."""
+        """Whether it should end without a grace period."""
 
 
 class Attempt(Protocol):
     """A group of processes that has been started."""
 
     def run(self, control: Control, tick: Callable[[], None]) -> Outcome:
-        """Watch the group until all is over; nothing of it is left then.
+        """Watch the group to its end; no process of it remains.
 
         Args:
-            control: Asked ten times a second.
-            tick: Called as often.
+            control: Checked ten times a second.
+            tick: Called ten times a second.
         """
 
     @property
     def all_started(self) -> bool:
-        """Whether no worker's start is waited for any more."""
+        """Whether all workers have started."""
 
     def statuses(self) -> list[WorkerStatus]:
-        """Return how the workers are now."""
+        """Return the current status of the workers."""
 
 
 class Engine(Protocol):
@@ -159,5 +160,5 @@ class Engine(Protocol):
         """Start a group.
 
         Raises:
-            ConfigError: It cannot be started.
+            ConfigError: The group cannot be started.
         """

@@ -2,7 +2,7 @@
 
 settings, spec, roles, ports -> **environment** -> group
 
-Secrets travel in the environment alone, which other users of the machine do not see.
+Secrets are passed only in the environment, which other users of the machine cannot see.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _DATA_CENTER: Final = VARIABLES["data_center"]
 
 
 def launcher_environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of this process, in which every connection has these settings."""
-    # A setting of this process that is not one of these might exclude one that is.
+    """Return the environment of this process, changed so that connections use these settings."""
+    # Remove all settings of this process, because one of them might conflict with a given one.
     kept = {name: value for name, value in os.environ.items() if name not in _CONNECTION}
     return kept | settings.environment()
 
 
 def machine_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process on this machine that a launcher elsewhere starts.
+    """Return the environment of a process on this machine, started by a launcher elsewhere.
 
-    The settings of connections are the launcher's, except the data center of this machine.
+    Connections use the settings of the launcher, but the data center of this machine.
 
     Args:
         given: The variables that the launcher sets.
@@ -48,12 +48,12 @@ def machine_environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def job_environment(spec: LaunchSpec, settings: Settings, place: Place) -> dict[str, str]:
-    """Return what is set for every worker of a job.
+    """Return the variables that are set for every worker of a job.
 
     Args:
-        spec: What is launched.
+        spec: The script and its group.
         settings: How workers connect.
-        place: Which job and attempt it is.
+        place: The job and the attempt.
     """
     found = settings.environment() | {
         "IGNITETF_JOB": place.job,
@@ -75,17 +75,17 @@ def worker_environments(
     roles: Sequence[Role],
     ports: Sequence[int],
 ) -> list[dict[str, str]]:
-    """Return the environment of each role: that of this process, and what is set for the job.
+    """Return the environment of each role: that of this process plus the variables of the job.
 
     Args:
-        spec: What is launched.
+        spec: The script and its group.
         settings: How workers connect.
-        place: Which job and attempt it is.
+        place: The job and the attempt.
         roles: All members of the group.
-        ports: A port for each, and one for the coordinator of JAX.
+        ports: A port for each member, and one for the coordinator of JAX.
     """
     common = launcher_environment(settings) | job_environment(spec, settings, place)
-    # Of a group around this process; that of a worker alone has none.
+    # This process may belong to a group itself. A single worker must not inherit its TF_CONFIG.
     common.pop("TF_CONFIG", None)
     *own, coordinator = (f"{ADDRESS}:{port}" for port in ports)
     return [
@@ -99,7 +99,7 @@ def worker_environments(
 
 
 def shown(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what this environment has beside that of this process, without secrets."""
+    """Return the variables that differ from this process's environment, without secrets."""
     return {
         name: "(secret)" if name.endswith("PASSWORD") else value
         for name, value in environment.items()

@@ -2,8 +2,8 @@
 
 spec -> **group** (ports, environments, processes) -> outcome
 
-The first process that fails ends the group. The scripts that end well wait for each other, and are
-let go together: the chief last, since the others need it until they are gone.
+The first process that fails ends the group. Scripts that end without an error wait for each other,
+and then exit together. The chief exits last, because the others need it until they have exited.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = ["Group", "LocalEngine"]
 _STEP_S: Final = 0.1
 _LOOK_S: Final = 0.5
 _KILLED_S: Final = 10.0
-# What follows the end of a script: threads, atexit functions, the end of the interpreter.
+# Time to read output after all processes were ended; others may keep the pipes open.
 _DRAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True)
 class _Verdict:
-    """Why a group is ended; with what exit codes shows only then."""
+    """Why a group must end; its exit codes are known only after that."""
 
     kind: Literal["ended", "failed", "stopped"]
     failed: Sequence[Worker] = ()
@@ -54,11 +54,11 @@ class Group:
     """The processes of one attempt.
 
     Args:
-        spec: What is launched.
-        place: Which job and attempt it is.
-        starts: Starts each member, the chief first.
-        ports: A port for each of them, and one for the coordinator of JAX.
-        show: Takes each line of output.
+        spec: The script and its group.
+        place: The job and the attempt.
+        starts: Functions that start the members, the chief first.
+        ports: A port for each member, and one for the coordinator of JAX.
+        show: Called with each line of output.
 
     Attributes:
         workers: The processes.
@@ -94,7 +94,7 @@ class Group:
             raise ConfigError(f"a worker cannot be started: {error}") from error
 
     def run(self, control: Control, tick: Callable[[], None]) -> Outcome:
-        """Watch the group until all is over; nothing of it is left then."""
+        """Watch the group to its end; no process of it remains."""
         self._tick = tick
         try:
             verdict = self._watch(control)
@@ -106,11 +106,11 @@ class Group:
 
     @property
     def all_started(self) -> bool:
-        """Whether no worker's start is waited for any more."""
+        """Whether all workers have started."""
         return all(self._has_started(worker) for worker in self.workers)
 
     def statuses(self) -> list[WorkerStatus]:
-        """Return how the workers are now."""
+        """Return the current status of the workers."""
         return [
             status_of(worker, self._place.attempt, served=self._let_go_of)
             for worker in self.workers
@@ -131,7 +131,7 @@ class Group:
                 return late
 
     def _step(self) -> None:
-        """Wait a little, show what came, and see who has ended."""
+        """Wait briefly, show new output, and poll the workers."""
         for key, _ in self._selector.select(_STEP_S):
             self._read(key.fd, key.data)
         for worker in self.workers:
@@ -150,7 +150,7 @@ class Group:
         return [worker for worker in self.workers if not worker.role.serves]
 
     def _late(self) -> _Verdict | None:
-        """Return the failure of the workers that have exceeded a limit, if any has."""
+        """Return the failure of workers that exceeded a time limit; None if there are none."""
         now = time.monotonic()
         limit = self._spec.end_timeout_s
         if limit and self._first_arrival is not None and now - self._first_arrival > limit:
@@ -170,7 +170,7 @@ class Group:
         return _Verdict("failed", waiting, reason)
 
     def _has_started(self, worker: Worker) -> bool:
-        """Return whether nobody waits for this worker any more; of one alone nobody does."""
+        """Return whether a worker has started; a single worker always counts as started."""
         if worker.started or worker.arrived or worker.code is not None:
             return True
         if len(self.workers) == 1:
@@ -185,7 +185,7 @@ class Group:
     # The end
 
     def _let_go(self, control: Control) -> _Verdict:
-        """End the group after all scripts have ended well."""
+        """End the group after all scripts have ended without an error."""
         chief, *others = self._trainers()
         for worker in (chief, *others):
             worker.release()
@@ -210,7 +210,7 @@ class Group:
                 return
 
     def close(self, grace_s: float, control: Control | None = None) -> None:
-        """End what still runs: by request, and after `grace_s` by force."""
+        """End processes that still run: by request, and after `grace_s` by force."""
         try:
             self._end(grace_s, control)
         finally:
@@ -235,7 +235,7 @@ class Group:
             self._step()
 
     def _drain(self) -> None:
-        """Show what is left in the pipes, which a process in a session of its own may keep open."""
+        """Show the rest of the output, for a limited time: other processes may keep pipes open."""
         deadline = time.monotonic() + _DRAIN_S
         while self._selector.get_map() and time.monotonic() < deadline:
             for key, _ in self._selector.select(_STEP_S):
@@ -246,7 +246,7 @@ class Group:
 
 
 def _told(verdict: _Verdict) -> tuple[int, str]:
-    """Return exit code and reason."""
+    """Return the exit code and the reason of a verdict."""
     if verdict.reason or not verdict.failed:
         return (1 if verdict.reason else 0), verdict.reason
     worker = verdict.failed[0]
@@ -279,7 +279,7 @@ class LocalEngine:
         self._settings = settings
 
     def plan(self, spec: LaunchSpec, place: Place) -> list[dict[str, Any]]:
-        """Return name, command and what is set in the environment of each worker."""
+        """Return the name, the command and the added environment of each worker."""
         roles = roles_of(spec.workers, spec.parameter_servers)
         ports = HeldPorts(len(roles) + 1)
         ports.close()
@@ -291,7 +291,7 @@ class LocalEngine:
         ]
 
     def begin(self, spec: LaunchSpec, place: Place, show: Show) -> Group:
-        """Start a group on ports that were free."""
+        """Start a group on free ports."""
         roles = roles_of(spec.workers, spec.parameter_servers)
         ports = HeldPorts(len(roles) + 1)
         environments = worker_environments(spec, self._settings, place, roles, ports.numbers)

@@ -35,7 +35,7 @@ __all__ = [
     "run_job",
 ]
 
-# What starts the processes, by the name of the option.
+# The engines that start processes, by the value of the option.
 ENGINES: Final[dict[str, Callable[[Settings], Engine]]] = {
     "local": LocalEngine,
     "ray": RayEngine,
@@ -68,7 +68,7 @@ def job_of(spec: LaunchSpec) -> Job:
 
 
 def place_of(job: Job) -> Place:
-    """Return where a job belongs."""
+    """Return the place of a job: its id and its directory."""
     return Place(job.id, f"igfs:///jobs/{job.id}")
 
 
@@ -89,7 +89,7 @@ def check_launch(spec: LaunchSpec, client: Client) -> Engine:
 
 
 def _with_all_nodes(client: Client) -> Settings:
-    """Return the client's settings with all nodes that it knows: the one given may go first."""
+    """Return the client's settings with all known nodes, since the given one may stop early."""
     seeds = client.settings.addresses
     others = (node.addresses[0] for node in client.nodes() if node.addresses)
     known = dict.fromkeys((*seeds, *others))
@@ -105,18 +105,18 @@ def run_job(
     note: Callable[[str], None],
     found_by_record: bool = False,
 ) -> Job:
-    """Run a job to its end; nothing of it is left then.
+    """Run a job to its end; no process of it remains.
 
     Args:
-        spec: What is launched, which `check_launch` has seen.
-        job: Its first record.
-        client: The cluster that has the data and the record.
-        show: Takes each line of output.
-        note: Takes messages for the user.
+        spec: The script and its group, checked by `check_launch`.
+        job: The first record of the job.
+        client: The cluster that stores the data and the record.
+        show: Called with each line of output.
+        note: Called with messages for the user.
         found_by_record: Whether the record is the only way to find the job.
 
     Returns:
-        The last record; its `exit_code` is that of the first failure, else of the chief.
+        The last record; its `exit_code` is that of the first failure, otherwise of the chief.
 
     Raises:
         ClusterReadOnly: The cluster cannot record a job that needs its record.
@@ -124,7 +124,7 @@ def run_job(
     engine = ENGINES[spec.engine](client.settings)
     recorder = Recorder(JobStore(client), job, note, needed=found_by_record)
     try:
-        # Not before the record is there: until then Ctrl-C ends the command as any other.
+        # Only after the record exists: until then Ctrl-C ends this command like any other.
         with Requests(lambda: recorder.stop_by is not None) as requests:
             looks = f"; 'ignitetf attach {job.id}' looks at it" if recorder.recorded else ""
             note(f"job {job.id}: {_group(spec)}{looks}")
@@ -150,7 +150,7 @@ def _group(spec: LaunchSpec) -> str:
     return workers if not servers else f"{workers}, a chief, parameter servers: {servers}"
 
 
-# What is refused before anything starts
+# Checks before anything starts
 
 _MOST: Final = 1024
 

@@ -2,11 +2,11 @@
 
 spec -> **kubernetes** -> manifests -> `kubectl apply -f -`
 
-Each pod of the Indexed Job runs `python -m ignitetf.launch.pod`, which makes its environment from
-the index of the pod, and the names of the others from the service. The RayJob runs
+Each pod of the Indexed Job runs `python -m ignitetf.launch.pod`, which derives its environment from
+the index of the pod. The service gives the pods their names. The RayJob runs
 `ignitetf launch --engine ray` inside its own Ray cluster.
 
-Secrets are not in the manifests: login and TLS files come from a secret by a fixed name.
+Secrets are not in the manifests: login and TLS files are taken from a secret with a fixed name.
 
 Source: `batch/v1` Job (`completionMode: Indexed`) and `ray.io/v1` RayJob of KubeRay 1.
 """
@@ -54,7 +54,7 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """Where and as what a job runs.
+    """Where a job runs, and under which name.
 
     Attributes:
         job: Id of the job, which names all objects.
@@ -107,7 +107,7 @@ def indexed_job(spec: LaunchSpec, target: Target) -> list[Manifest]:
             "completionMode": "Indexed",
             "completions": len(roles),
             "parallelism": len(roles),
-            # Whoever loses a member of the group ends too, so a restart is one of every pod.
+            # A member that loses another member ends, too, so a restart restarts every pod.
             "backoffLimit": spec.restarts * len(roles),
             "ttlSecondsAfterFinished": 86_400,
             "template": {"metadata": {"labels": _labels(target.job)}, "spec": pod},
@@ -163,7 +163,7 @@ def to_yaml(manifests: list[Manifest]) -> str:
         raise MissingExtra.of("manifests need PyYAML", "kubernetes", error) from error
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
-        """Writes a script as it is, line by line."""
+        """Writes a script unchanged, line by line."""
 
     def text(dumper: Any, value: str) -> Any:
         style = "|" if "\n" in value else None
@@ -185,7 +185,7 @@ def _launch_options(spec: LaunchSpec) -> list[str]:
 
 
 def _ended_with_the_chief(roles: list[Role]) -> Manifest:
-    """With parameter servers the job is done when the chief is: the others serve until then."""
+    """Return the rule that a job with parameter servers is done when its chief is done."""
     if not any(role.serves for role in roles):
         return {}
     return {"successPolicy": {"rules": [{"succeededIndexes": "0"}]}}
@@ -193,7 +193,7 @@ def _ended_with_the_chief(roles: list[Role]) -> Manifest:
 
 def _environment(spec: LaunchSpec, settings: Settings) -> list[Manifest]:
     given = settings.environment()
-    # Files and secrets have other places in a pod, and the pod stands elsewhere.
+    # Files and secrets have other paths in a pod, and the pod may be in another data center.
     elsewhere = {VARIABLES[name] for name in (*_FILES, *_SECRETS, "data_center")}
     found = [_value(name, value) for name, value in given.items() if name not in elsewhere]
     found.append(_value("IGNITETF_KERAS", spec.keras))
@@ -245,7 +245,7 @@ def _service(job: str) -> Manifest:
     return _object("v1", "Service", job) | {
         "spec": {
             "clusterIP": "None",
-            # The members look for each other before any of them is ready.
+            # The members resolve each other's names before any of them is ready.
             "publishNotReadyAddresses": True,
             "selector": {"ignitetf/job": job},
             "ports": [
@@ -279,7 +279,7 @@ def _pod(target: Target, container: Manifest) -> Manifest:
     return {
         "automountServiceAccountToken": False,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        # Workers share a host only where there are not enough of them.
+        # Workers share a host only if there are not enough hosts.
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,

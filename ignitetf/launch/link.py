@@ -1,13 +1,14 @@
-"""What a worker's process and its launcher tell each other: three pipes.
+"""The messages between a worker's process and its launcher: three pipes.
 
 - `life`: nothing is ever sent. When the launcher closes it or dies, a guard ends all processes of
   the worker.
-- `orders`: the launcher sends one byte when all have ended their scripts, another one when all have
-  run their exit functions, and a third one to the first worker when the others are gone.
-- `reports`: the worker sends JSON objects, one in a line.
+- `orders`: the launcher sends one byte when all scripts have ended, another one when all workers
+have
+  run their exit functions, and a third one to the first worker when the others have exited.
+- `reports`: the worker sends JSON objects, one per line.
 
-The guard is a process of the worker's group but no child of the script, so it neither depends on
-what the script does, nor does the script see it. It is forked before anything starts a thread.
+The guard is a process of the worker's group, but not a child of the script. So the script can
+neither affect it nor see it. It is forked before any thread is started.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _IGNORED: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class WorkerLink:
-    """The worker's end; takes the variable out of the environment."""
+    """The worker's end of the pipes; removes their variable from the environment."""
 
     def __init__(self) -> None:
         self.life, self._orders, self._reports = map(int, os.environ.pop(VARIABLE).split(","))
@@ -34,12 +35,12 @@ class WorkerLink:
             os.set_inheritable(descriptor, False)
 
     def report(self, **facts: Any) -> None:
-        """Send facts to the launcher; does nothing if it is gone."""
+        """Send facts to the launcher; does nothing if the launcher has exited."""
         with contextlib.suppress(OSError):
             os.write(self._reports, json.dumps(facts).encode() + b"\n")
 
     def arrive(self) -> None:
-        """Tell that the script has ended, and wait until all have.
+        """Report that the script has ended, and wait until all scripts have.
 
         The launcher limits the time; if it dies, the guard ends this process.
         """
@@ -47,10 +48,10 @@ class WorkerLink:
         self.wait()
 
     def leave(self, *, last: bool) -> None:
-        """Tell that the exit functions have run, and wait until those of all workers have.
+        """Report that the exit functions have run, and wait until those of all workers have.
 
         Args:
-            last: Whether to wait also until the other workers are gone.
+            last: Whether to wait also until the other workers have exited.
         """
         self.report(left=True)
         self.wait()
@@ -64,12 +65,12 @@ class WorkerLink:
 
 
 def start_guard(life: int) -> None:
-    """Fork the guard of this process group; it ends the group when `life` comes to its end."""
+    """Fork the guard of this process group; it ends the group when `life` is closed."""
     if (child := os.fork()) != 0:
         os.waitpid(child, 0)
         os.close(life)
         return
-    # Forked once more, so that the script has no child that it did not start.
+    # Fork a second time, so that the script has no child that it did not start.
     if os.fork() == 0:
         _guard(life)
     os._exit(0)

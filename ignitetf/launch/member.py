@@ -1,8 +1,8 @@
-"""`Member`: a worker on another machine, as that machine sees it; what an actor of Ray holds.
+"""`Member`: runs a worker on its machine for a launcher elsewhere; used by actors of Ray.
 
 driver -> **member** (ports, process) -> news -> driver
 
-It imports nothing of Ray, so that it is an ordinary object.
+It does not import Ray, so that it is an ordinary object.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Script = tuple[str, str]
 
 @dataclass
 class News:
-    """What has happened to a worker since it was last asked about.
+    """Changes of a worker since the previous call of `Member.news`.
 
     Attributes:
         lines: Stream and text of the lines that it wrote.
-        pid, code, arrived, left, started, usage, error: As of `WorkerProcess`.
+        pid, code, arrived, left, started, usage, error: As in `WorkerProcess`.
     """
 
     lines: list[tuple[str, str]] = field(default_factory=list)
@@ -47,12 +47,12 @@ class News:
 
 
 def placed_script(script: Script, folder: Path) -> Path:
-    """Return where a script is on this machine.
+    """Return the path of a script on this machine; write the script there if necessary.
 
     Args:
-        script: Its path on the machine of the launcher, and its text. Where that path has the same
-            text here, as on a shared disk, it stays there, beside its modules.
-        folder: Where it is written to otherwise.
+        script: Its path on the machine of the launcher, and its text. If the file at this path has
+            the same text here, as on a shared disk, it is used in place, next to its modules.
+        folder: The script is written to this folder otherwise.
     """
     path, text = Path(script[0]), script[1]
     if path.is_file() and path.read_text(encoding="utf-8") == text:
@@ -63,7 +63,7 @@ def placed_script(script: Script, folder: Path) -> Path:
 
 
 def script_of(path: str) -> Script:
-    """Return the path and the text of a script, to be placed elsewhere."""
+    """Return the path and the text of a script, for `placed_script` on another machine."""
     return str(Path(path).resolve()), Path(path).read_text(encoding="utf-8")
 
 
@@ -71,7 +71,7 @@ class Member:
     """Runs one worker on this machine.
 
     Args:
-        address: The address under which the other members find this machine.
+        address: The address at which the other members reach this machine.
     """
 
     def __init__(self, address: str) -> None:
@@ -96,7 +96,7 @@ class Member:
             role: Which member this is.
             script: See `placed_script`.
             arguments: Its arguments.
-            environment: What is set beside the environment of this process.
+            environment: Variables in addition to the environment of this process.
         """
         there = placed_script(script, self._folder)
         self._ports.hand_over()
@@ -104,7 +104,7 @@ class Member:
         self._process = WorkerProcess(role, command, machine_environment(environment))
 
     def news(self) -> News:
-        """Return what has happened since the last call."""
+        """Return the changes since the previous call."""
         process = self._process
         assert process is not None
         ended = process.poll()
@@ -126,17 +126,17 @@ class Member:
         return [found for descriptor in process.open_pipes for found in process.read(descriptor)]
 
     def release(self) -> None:
-        """Send the worker what it waits for; see `WorkerProcess.release`."""
+        """Send the worker the next order; see `Worker.release`."""
         if self._process is not None:
             self._process.release()
 
     def terminate(self) -> None:
-        """Ask the worker to end."""
+        """Request the worker to end."""
         if self._process is not None and not self._process.poll():
             self._process.terminate()
 
     def kill(self) -> None:
-        """End the worker."""
+        """End the worker by force."""
         if self._process is not None:
             self._process.kill()
 
@@ -145,7 +145,7 @@ class Member:
         return self._process is not None and self._process.is_connected(port, shared)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """End the worker, release its ports and delete its folder."""
         if self._process is not None:
             self._process.kill()
             self._process.close()

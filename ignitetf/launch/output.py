@@ -15,16 +15,16 @@ from ignitetf.launch.roles import Role
 __all__ = ["Lines", "Prefixed"]
 
 _LONGEST: Final = 1 << 16
-# A progress bar draws itself anew many times a second; so often its line is shown.
+# A progress bar is redrawn many times a second; its line is shown once per this interval.
 _REDRAWN_S: Final = 1.0
 _COLOURS: Final = (36, 33, 32, 35, 34, 31)
 
 
 class Lines:
-    """Divides the bytes of one stream into lines, without their ends.
+    """Splits the bytes of one stream into lines, without line ends.
 
-    A line that was drawn over (a carriage return, as progress bars use it) is one that counts only
-    once a second, or when it ends.
+    A line that is redrawn (with a carriage return, as by progress bars) is yielded only once a
+    second, and when it ends.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Lines:
         self._drawn = 0.0
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """Take bytes, and yield the lines that have ended."""
+        """Append bytes, and yield the complete lines."""
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             yield _text(line.rstrip(b"\r").rpartition(b"\r")[2])
@@ -48,18 +48,18 @@ class Lines:
             self._rest = drawn.rpartition(b"\r")[2] + over + rest
 
     def end(self) -> Iterator[str]:
-        """Yield the last line, if it did not end."""
+        """Yield the last line if it is incomplete."""
         if self._rest.strip(b"\r"):
             yield _text(self._rest.rstrip(b"\r").rpartition(b"\r")[2])
         self._rest = b""
 
 
 class Prefixed:
-    """Writes lines to this process's streams, in colour if these are a terminal.
+    """Writes lines to this process's streams, in colour on a terminal.
 
     Args:
-        out: Where the workers' standard output goes.
-        err: Where their standard error goes.
+        out: Receives the workers' standard output.
+        err: Receives their standard error.
     """
 
     def __init__(self, out: IO[str], err: IO[str]) -> None:
@@ -79,7 +79,7 @@ class Prefixed:
             line: The line, without its end.
 
         Raises:
-            OSError: Nobody reads the stream any more; raised for the first line only.
+            OSError: The reader of the stream has closed it; raised for the first line only.
         """
         prefix = f"[{role.name}]"
         if self._coloured[stream]:
@@ -91,7 +91,7 @@ class Prefixed:
             target.write(f"{prefix} {line}\n")
             target.flush()
         except OSError:
-            # Told once, so that what comes while the job ends does not disturb its end.
+            # Raised once, so that output during the end of the job does not disturb it.
             self._gone.append(target)
             raise
 

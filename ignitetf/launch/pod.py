@@ -2,10 +2,11 @@
 
 index of the pod -> **pod** (worker process) -> record, output, exit code
 
-Kubernetes starts the members and ends them; each finds its place by its index. What a launcher
-does for all of them, each does here for its own: output to `igfs://`, signs of life, and at the end
-the wait for the others, who meet in the job's record. The first member keeps that record. In a
-read-only cluster there is none: the script runs all the same, and ends without waiting for others.
+Kubernetes starts and ends the members; each finds its role by its index. The tasks that a launcher
+performs for a whole group are performed by each member for itself: it writes its output to
+`igfs://`, sends heartbeats, and at the end waits for the others, by means of the job's record. The
+first member keeps that record. A read-only cluster has no record: the script still runs, and ends
+without waiting for the others.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class _Member:
     Attributes:
         job: Id of the job.
         addresses: `HOST:PORT` of each member.
-        coordinator: The same for the coordinator of JAX.
-        roles: All roles.
-        role: The one of this pod.
+        coordinator: `HOST:PORT` of the coordinator of JAX.
+        roles: The roles of all members.
+        role: The role of this pod.
     """
 
     job: str
@@ -74,12 +75,12 @@ class _Member:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the one that keeps the record of the job."""
+        """Whether this member keeps the record of the job."""
         return self.role.number == 0
 
     @property
     def trainers(self) -> list[int]:
-        """Numbers of the members whose scripts come to an end by themselves."""
+        """Numbers of the members whose scripts end by themselves."""
         return [role.number for role in self.roles if not role.serves]
 
     def environment(self) -> dict[str, str]:
@@ -93,7 +94,7 @@ class _Member:
 
 
 def main() -> None:
-    """Run the script as this pod's member of the group, and end with its exit code."""
+    """Run the script as this pod's member of the group, and exit with its exit code."""
     try:
         member = _Member.of_environment()
         _wait_for_names(member.addresses)
@@ -106,7 +107,7 @@ def main() -> None:
 
 
 def _wait_for_names(addresses: Sequence[str]) -> None:
-    """Wait until the names of all members are known, which is when their pods have been placed."""
+    """Wait until the names of all members resolve, that is, all pods have been scheduled."""
     until = time.monotonic() + _NAMES_S
     for address in addresses:
         host = address.rpartition(":")[0]
@@ -158,7 +159,7 @@ class _Pod:
         return code
 
     def _run(self, worker: WorkerProcess) -> int:
-        worker.started = True  # nobody waits for its start
+        worker.started = True  # no other process waits for its start
         try:
             return self._watch(worker)
         finally:
@@ -190,7 +191,7 @@ class _Pod:
         return 0 if worker.code is None else worker.code
 
     def _meet(self, worker: WorkerProcess) -> None:
-        """Say how far this member is, or look how far the others are."""
+        """Record the progress of this member, or check the progress of the others."""
         if not self._arrived:
             self._arrive(worker)
         elif worker.left and not self._left:
@@ -199,24 +200,25 @@ class _Pod:
             self._let_go(worker)
 
     def _arrive(self, worker: WorkerProcess) -> None:
-        """Say that this member waits for the others; without a record it cannot."""
+        """Record that this member waits for the others; without a record, do not wait."""
         member = self._member
         try:
             self._store.arrive(member.job, _ATTEMPT, member.role.number)
         except ClusterReadOnly:
-            # It waits twice for the others, and the first member until they are gone.
+            # The script waits twice for the others; the first member also waits until they have
+            # exited.
             for _ in range(3 if member.is_first else 2):
                 worker.release()
         self._arrived = True
 
     def _leave(self) -> None:
-        """Say that the exit functions of this member have run."""
+        """Record that the exit functions of this member have run."""
         with contextlib.suppress(ClusterReadOnly):
             self._store.arrive(self._member.job, _ATTEMPT, self._member.role.number, "exit")
         self._left = True
 
     def _let_go(self, worker: WorkerProcess) -> None:
-        """Tell the script when all have arrived, and left; the first's when the others are gone."""
+        """Release the script when all have arrived, then left; the first, after the others exited."""
         member = self._member
         trainers = member.trainers
         if not self._all_arrived:
@@ -243,7 +245,7 @@ class _Pod:
         worker.kill()
 
     def _look(self, worker: WorkerProcess) -> None:
-        """Show and keep what the script has written, and note how it is."""
+        """Show and store the new output of the script, and record its status."""
         for descriptor in worker.open_pipes:
             for stream, line in worker.read(descriptor):
                 print(line, file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
@@ -269,7 +271,7 @@ class _Pod:
         )
 
     def _begin(self, job: Job) -> None:
-        """Record the job, in place of an earlier process's record, and that this member starts."""
+        """Record the start of this member; the first one also replaces the record of the job."""
         role = self._member.role
         if self._member.is_first:
             self._store.beat(job.id)

@@ -1,9 +1,9 @@
 """Ports of a group, held until its processes listen on them.
 
 TensorFlow and JAX listen with SO_REUSEADDR. On Linux such a socket may take a port on which another
-socket with SO_REUSEADDR is bound but does not listen. So the launcher keeps one bound to each port:
-the system gives it to nobody who asks for any port, and no connection ends up there. Other systems
-do not allow it; there the ports are free from the moment that the processes start.
+socket with SO_REUSEADDR is bound but does not listen. So the launcher keeps a socket bound to each
+port: the system does not assign the port to other processes, and no connection reaches the
+launcher. Other systems do not allow this; there the ports become free when the processes start.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ class Ports(Protocol):
     numbers: list[int]
 
     def hand_over(self) -> None:
-        """Let the processes that start now listen on the ports."""
+        """Allow the processes that start now to listen on the ports."""
 
     def close(self) -> None:
-        """Let go of the ports."""
+        """Release the ports."""
 
 
 class HeldPorts:
-    """Free ports of an interface, which nobody else is given; close them in the end.
+    """Free ports of an interface, reserved until `close`.
 
     Args:
-        count: How many.
-        address: The interface; loopback unless said otherwise.
+        count: Number of ports.
+        address: The interface; loopback by default.
 
     Attributes:
         numbers: The ports.
 
     Raises:
-        ConfigError: There are not so many.
+        ConfigError: There are not enough free ports.
     """
 
     def __init__(self, count: int, address: str = ADDRESS) -> None:
@@ -64,12 +64,12 @@ class HeldPorts:
         self.numbers = [held.getsockname()[1] for held in self._sockets]
 
     def hand_over(self) -> None:
-        """Let the processes that start now listen on the ports."""
+        """Allow the processes that start now to listen on the ports."""
         if not _CAN_HOLD:
             self.close()
 
     def close(self) -> None:
-        """Let go of the ports."""
+        """Release the ports."""
         for held in self._sockets:
             with contextlib.suppress(OSError):
                 held.close()

@@ -34,7 +34,7 @@ def worker_command(script: str, arguments: Sequence[str]) -> list[str]:
 
 
 class Worker(Protocol):
-    """One member of a group, on whatever machine; `WorkerProcess` says what its parts mean."""
+    """One member of a group, on any machine; see `WorkerProcess` for the attributes."""
 
     role: Role
     host: str
@@ -49,35 +49,35 @@ class Worker(Protocol):
 
     @property
     def open_pipes(self) -> list[int]:
-        """Descriptors from which output may come; none where it comes otherwise."""
+        """Descriptors to read output from; empty if output arrives in another way."""
 
     def read(self, descriptor: int) -> Iterator[tuple[str, str]]:
-        """Read what is there, and yield (stream, line)."""
+        """Read the available output, and yield (stream, line)."""
 
     def poll(self) -> bool:
-        """Return whether it has ended."""
+        """Return whether the worker has ended."""
 
     def release(self) -> None:
-        """Send what it waits for: all have arrived; all have left; to the first, others are gone."""
+        """Send the next order: all have arrived; all have left; (first only) others have exited."""
 
     def terminate(self) -> None:
-        """Ask all its processes to end."""
+        """Request all processes of the worker to end."""
 
     def kill(self) -> None:
-        """End all its processes."""
+        """End all processes of the worker by force."""
 
     def is_connected(self, port: int, shared: Collection[int]) -> bool:
-        """Return whether it listens on its port, or listens on or is connected to a shared one."""
+        """Return whether it listens on `port`, or listens on or is connected to a shared port."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release its resources."""
 
 
 def status_of(worker: Worker, attempt: int, *, served: bool = False) -> WorkerStatus:
-    """Return how a worker is; `served` if those that serve until the end were let go."""
+    """Return the status of a worker; `served`: the servers were ended because the job is done."""
     code = worker.code
     if code is not None:
-        # Those that serve until the chief is done are ended by signals.
+        # Members that serve until the chief is done are ended by signals, which is not a failure.
         state = "failed" if code and not (worker.role.serves and served) else "ended"
     elif worker.arrived:
         state = "waiting"
@@ -96,12 +96,12 @@ def status_of(worker: Worker, attempt: int, *, served: bool = False) -> WorkerSt
 
 
 def shell_code(code: int) -> int:
-    """Return the exit code that a shell has for a process, also for one that a signal ended."""
+    """Return the exit code that a shell reports for a process, also if a signal ended it."""
     return 128 - code if code < 0 else code
 
 
 class WorkerProcess:
-    """A worker in a process group of its own, which ends when this process does.
+    """A worker in its own process group, which ends when this process does.
 
     Args:
         role: Which worker.
@@ -116,9 +116,9 @@ class WorkerProcess:
         arrived: Its script has ended well, and it waits for the others.
         left: Its exit functions have run, and it waits for the others again.
         started: It listens, is connected, or has read.
-        looked: When its connections were last looked at, by the monotonic clock.
-        usage: What it last reported of its reading.
-        error: The exception that ended its script, in a line; empty if there was none.
+        looked: When its connections were last checked, by the monotonic clock.
+        usage: Its last report about its reading.
+        error: The exception that ended its script, in one line; empty if there was none.
     """
 
     def __init__(self, role: Role, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -163,11 +163,11 @@ class WorkerProcess:
 
     @property
     def open_pipes(self) -> list[int]:
-        """Descriptors from which something may still come."""
+        """Descriptors that may still deliver output or reports."""
         return list(self._pipes)
 
     def read(self, descriptor: int) -> Iterator[tuple[str, str]]:
-        """Read what is there, and yield (stream, line); reports are taken in."""
+        """Read the available output, and yield (stream, line); process reports without yielding."""
         stream, lines = self._pipes[descriptor]
         try:
             data = os.read(descriptor, _READ)
@@ -193,10 +193,10 @@ class WorkerProcess:
             self.started = self.started or self.usage.get("rows", 0) > 0
 
     def poll(self) -> bool:
-        """Return whether it has ended; what is left of its process group is then ended, too."""
+        """Return whether the worker has ended; if so, end the rest of its process group, too."""
         if self.code is not None:
             return True
-        # Until it is collected, its number, which is the group's, is nobody else's.
+        # The pid, which is also the id of the process group, cannot be reused before we reap it.
         if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return False
         self._signal(signal.SIGKILL)
@@ -204,16 +204,16 @@ class WorkerProcess:
         return True
 
     def release(self) -> None:
-        """Send what it waits for: all have arrived; all have left; to the first, others are gone."""
+        """See `Worker`."""
         with contextlib.suppress(OSError):
             os.write(self._orders, b".")
 
     def terminate(self) -> None:
-        """Ask all its processes to end."""
+        """Request all processes of the worker to end."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End all its processes, those in sessions of their own as well."""
+        """End all processes of the worker by force, including those in other sessions."""
         if self.code is not None:
             return
         with contextlib.suppress(psutil.Error):
@@ -223,7 +223,7 @@ class WorkerProcess:
         self._signal(signal.SIGKILL)
 
     def is_connected(self, port: int, shared: Collection[int]) -> bool:
-        """Return whether it listens on its port, or listens on or is connected to a shared one."""
+        """See `Worker`."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
             for member in (process, *process.children(recursive=True)):
@@ -236,7 +236,7 @@ class WorkerProcess:
         return False
 
     def close(self) -> None:
-        """Let go of all pipes; whatever still runs is ended by its guard."""
+        """Close all pipes; the guard then ends processes that still run."""
         for descriptor in (self._life, self._orders, self._reports):
             with contextlib.suppress(OSError):
                 os.close(descriptor)

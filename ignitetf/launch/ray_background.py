@@ -1,4 +1,4 @@
-"""`--detach` with Ray: the launcher itself runs in an actor that nobody has to wait for.
+"""`--detach` with Ray: the launcher itself runs in a detached actor.
 
 launch -> **ray background** (detached actor) -> launcher -> record
 """
@@ -31,7 +31,7 @@ _START_S: Final = 120.0
 
 
 class Launcher:
-    """Runs a launcher as a process of this machine, and ends the actor when that has ended."""
+    """Runs a launcher as a process of this machine; the actor ends when the launcher has ended."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ignitetf-"))
@@ -43,12 +43,12 @@ class Launcher:
         script: Script,
         environment: Mapping[str, str],
     ) -> None:
-        """Start it.
+        """Start the launcher.
 
         Args:
             given: Spec and record of the job, as JSON objects.
             script: See `placed_script`.
-            environment: What is set beside the environment of this process.
+            environment: Variables in addition to the environment of this process.
         """
         given["spec"]["script"] = str(placed_script(script, self._folder))
         with (self._folder / "log").open("wb") as log:
@@ -64,7 +64,7 @@ class Launcher:
         threading.Thread(target=self._end, name="ignitetf-launcher", daemon=True).start()
 
     def told(self) -> str | None:
-        """Return the last line of a launcher that has ended; None while it runs."""
+        """Return the last line of output of a launcher that has ended; None while it runs."""
         assert self._process is not None
         if self._process.poll() is None:
             return None
@@ -74,17 +74,17 @@ class Launcher:
     def _end(self) -> None:
         assert self._process is not None
         self._process.wait()
-        # Whoever started it may still ask why it ended at once.
+        # The command that started it may still ask why it ended immediately.
         threading.Event().wait(10.0)
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
 
 
 def start_launcher(spec: LaunchSpec, job: Job, settings: Settings) -> Callable[[], str | None]:
-    """Start the launcher of a job in the Ray cluster, where it stays when this process ends.
+    """Start the launcher of a job in the Ray cluster; it continues when this process ends.
 
     Returns:
-        What tells the last line of the launcher if it has ended, else None.
+        A function that returns the last line of the launcher if it has ended, otherwise None.
     """
     import ray
 

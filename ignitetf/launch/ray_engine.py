@@ -2,7 +2,7 @@
 
 spec -> **ray engine** (placement group, actors) -> group
 
-The actors belong to the launcher: they end when it does, and their workers with them.
+The actors belong to the launcher: when it ends, the actors and their workers end, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["LABEL", "RayEngine"]
 
 log = logging.getLogger(__name__)
 
-# A node of Ray is beside the Ignite node whose address it has in this label, written HOST_PORT.
+# This label of a Ray node has the address, written HOST_PORT, of the Ignite node on its machine.
 LABEL: Final = "ignitetf/owner"
 _NO_LABEL: Final = re.compile(r"[^a-zA-Z0-9.-]+")
 _QUIET: Final[dict[str, Any]] = {"log_to_driver": False, "logging_level": "WARNING"}
@@ -41,7 +41,7 @@ _CLOSE_S: Final = 10.0
 
 
 class RayEngine:
-    """Starts groups in the Ray cluster of `RAY_ADDRESS`, else of this machine, else in a new one.
+    """Starts groups in the Ray cluster of `RAY_ADDRESS`, or of this machine, or in a new one.
 
     Args:
         settings: How workers connect.
@@ -56,7 +56,7 @@ class RayEngine:
         self._settings = settings
 
     def begin(self, spec: LaunchSpec, place: Place, show: Show) -> Group:
-        """Start a group; an actor on each of the bundles of a placement group."""
+        """Start a group, with one actor on each bundle of a placement group."""
         self.connect()
         roles = roles_of(spec.workers, spec.parameter_servers)
         group = self._placed(self._selectors(spec, len(roles)))
@@ -90,7 +90,7 @@ class RayEngine:
         return Group(spec, place, starts, ports, show)
 
     def connect(self) -> None:
-        """Join the Ray cluster, unless this process has."""
+        """Join the Ray cluster, unless this process has already joined one."""
         if not self._ray.is_initialized():
             with contextlib.suppress(ConnectionError):
                 self._ray.init(os.environ.get("RAY_ADDRESS", "auto"), **_QUIET)
@@ -98,16 +98,16 @@ class RayEngine:
             self._ray.init(include_dashboard=False, **_QUIET)
 
     def _selectors(self, spec: LaunchSpec, count: int) -> list[dict[str, str]]:
-        """Return the labels of the Ray node that each member should run on; empty for any."""
+        """Return the labels of the Ray node for each member; empty for any node."""
         owners = owners_of(self._settings, spec.data, spec.workers)
         nodes = [node for node in self._ray.nodes() if node["Alive"]]
         found = [_selector(owner, nodes) for owner in owners]
-        # The chief of parameter servers, and these themselves, read nothing.
+        # The chief and the parameter servers read nothing, so they may run on any node.
         before: list[dict[str, str]] = [{}] * (1 if spec.parameter_servers else 0)
         return [*before, *found, *[{}] * (count - len(before) - len(found))]
 
     def _placed(self, selectors: Sequence[dict[str, str]]) -> Any:
-        """Return a placement group with a bundle for each member; anywhere, if it must be."""
+        """Return a placement group with a bundle for each member, on any nodes if necessary."""
         from ray.util import placement_group, remove_placement_group
 
         bundles = [{"CPU": 1} for _ in selectors]
@@ -141,7 +141,7 @@ class RayEngine:
 
 
 def _selector(owner: str | None, nodes: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return the label of a Ray node that is beside an Ignite node, `HOST:PORT`."""
+    """Return the label of the Ray node on the machine of an Ignite node, `HOST:PORT`."""
     if owner is None:
         return {}
     label = _NO_LABEL.sub("_", owner).strip("_")
@@ -149,7 +149,7 @@ def _selector(owner: str | None, nodes: Sequence[dict[str, Any]]) -> dict[str, s
         return {LABEL: label}
     host = owner.rpartition(":")[0].strip("[]")
     there = [node for node in nodes if node["NodeManagerAddress"] == host]
-    # Several Ray nodes on a machine are told apart by the label alone.
+    # Several Ray nodes on one machine can be distinguished only by the label.
     return {"ray.io/node-id": there[0]["NodeID"]} if len(there) == 1 else {}
 
 
@@ -175,22 +175,22 @@ class _RayPorts:
         self.numbers = [*(pair[0] for pair in ports), ports[0][1]]
 
     def hand_over(self) -> None:
-        """Do nothing: each actor does it when it starts its worker."""
+        """Do nothing: each actor hands over its ports when it starts its worker."""
 
     def close(self) -> None:
-        """Give the places of the actors back."""
+        """Remove the placement group of the actors."""
         self._ray.util.remove_placement_group(self._group)
 
 
 class RemoteWorker:
-    """A worker in an actor; never waits for it, but for its end.
+    """A worker in an actor; no call waits for the actor, except `close`.
 
     Args:
         ray: The module.
         actor: The actor.
         role: Which member it is.
         host: Name of its machine.
-        show: Takes each line of output.
+        show: Called with each line of output.
     """
 
     def __init__(self, ray: Any, actor: Any, role: Role, host: str, show: Show) -> None:
@@ -207,15 +207,15 @@ class RemoteWorker:
 
     @property
     def open_pipes(self) -> list[int]:
-        """Descriptors from which output may come: none."""
+        """See `Worker`; empty, because output arrives with the news."""
         return []
 
     def read(self, descriptor: int) -> Iterator[tuple[str, str]]:
-        """Yield nothing: output comes with the news."""
+        """Yield nothing: output arrives with the news."""
         yield from ()
 
     def poll(self) -> bool:
-        """Take the news if there are any; return whether the worker has ended."""
+        """Process the news if they have arrived; return whether the worker has ended."""
         if self.code is None and self._is_here(self._asked):
             self._take(self._asked, _ANSWER_S)
             if self.code is None:
@@ -239,20 +239,20 @@ class RemoteWorker:
         self.started, self.error = news.started, news.error
 
     def release(self) -> None:
-        """Send what it waits for: all have arrived; all have left; to the first, others are gone."""
+        """See `Worker`."""
         self._actor.release.remote()
 
     def terminate(self) -> None:
-        """Ask all its processes to end."""
+        """Request all processes of the worker to end."""
         self._actor.terminate.remote()
 
     def kill(self) -> None:
-        """End all its processes."""
+        """End all processes of the worker by force."""
         if self.code is None:
             self._actor.kill.remote()
 
     def is_connected(self, port: int, shared: Collection[int]) -> bool:
-        """Return whether it had joined its group when it was last asked."""
+        """Return whether the last answer of the actor said that it has joined its group."""
         if self._connected is not None and self._is_here(self._connected):
             with contextlib.suppress(self._ray.exceptions.RayError):
                 if self._ray.get(self._connected):
@@ -270,13 +270,13 @@ class RemoteWorker:
             self._ray.kill(self._actor)
 
 
-# Which Ignite node each worker should run beside: the one with most of its rows
+# The Ignite node near which each worker should run: the one with most of its rows
 
 
 def owners_of(settings: Settings, data: str | None, workers: int) -> list[str | None]:
-    """Return `HOST:PORT` of a node for each worker; None where nothing is known.
+    """Return `HOST:PORT` of a node for each worker; None if no node is known.
 
-    Nodes get workers in proportion to their partitions; a node that is nearest to none is left out.
+    Nodes get workers in proportion to their partitions; a node with few partitions may get none.
 
     Args:
         settings: How to connect.
@@ -289,7 +289,8 @@ def owners_of(settings: Settings, data: str | None, workers: int) -> list[str | 
         cache, _ = find_data_set(client, data)
         owners = client.partition_map(cache).owners
         addresses = {node.node_id: node.addresses for node in client.nodes()}
-    # The largest remainder: each worker goes where most partitions are left for one.
+    # Highest averages: each worker goes to the node with most partitions per worker, itself
+    # included.
     partitions = Counter(owners.values())
     given: Counter[object] = Counter()
     found: list[str | None] = []

@@ -1,4 +1,4 @@
-"""What a worker has read and trained so far, reported to its launcher every second.
+"""Reports to the launcher, every second, how much a worker has read and trained.
 
 ignitetf.read.usage, steps -> **reading** (thread) -> link -> status of the worker
 """
@@ -34,7 +34,7 @@ class ReadingReporter:
         threading.Thread(target=self._run, name="ignitetf-usage", daemon=True).start()
 
     def report(self, *, last: bool = False) -> None:
-        """Report what has been read, and how fast since the report before; in all, if `last`."""
+        """Report the rows read, and the speed since the previous report; if `last`, overall."""
         with self._lock:
             if self._over:
                 return
@@ -56,7 +56,7 @@ class ReadingReporter:
 
 
 def _facts(now: Snapshot) -> dict[str, Any]:
-    """Return the totals under the names that the status of a worker has for them."""
+    """Return the totals under the names used in the status of a worker."""
     return {
         "rows": now.rows,
         "places": {place: amount.nbytes for place, amount in now.places.items()},

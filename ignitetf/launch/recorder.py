@@ -1,10 +1,10 @@
-"""Keeps a job's record in the cluster up to date, beside the group and without delaying it.
+"""Keeps a job's record in the cluster up to date, without delaying the group.
 
 supervisor, pod -> **recorder** (thread) -> ignitetf.jobs.store
 
-What changes is noted here and written by a thread of its own, since a cluster that loses a node
-may answer late. Nothing of the job depends on it: if the cluster does not answer, it is tried again
-each second, and the job goes on. A read-only cluster has no record at all until it takes changes.
+Changes are queued here and written by a separate thread, because a cluster that loses a node may
+answer late. The job does not depend on it: if the cluster does not answer, the thread retries every
+second, and the job continues. A read-only cluster has no record until it accepts changes.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from ignitetf.jobs.store import BEAT_S, JobStore
 
 __all__ = ["Recorder"]
 
-# How long the end of a job is tried to be recorded.
+# How long to retry recording the end of a job.
 _LAST_S: Final = 15.0
 
 
 class Recorder:
-    """Records a new job, and gives its signs of life until it is closed.
+    """Records a new job, and sends its heartbeats until it is closed.
 
     Args:
         store: The jobs of the cluster.
         job: The new job.
-        note: Takes messages for the user.
+        note: Called with messages for the user.
         needed: Whether the job must not begin without a record.
         create: Makes the first entries; None records a new job.
-        leads: Whether this process is the one that says that the job lives.
+        leads: Whether this process sends the heartbeats of the job.
 
     Attributes:
         job: The job with all changes, whether or not the cluster has them yet.
         recorded: Whether the cluster has a record of the job.
-        stop_by: Who asked for the end of the job; None if nobody did.
+        stop_by: Who requested the end of the job; None if it was not requested.
     """
 
     def __init__(
@@ -86,19 +86,19 @@ class Recorder:
         self.recorded = True
 
     def change(self, **changes: Any) -> None:
-        """Record that fields of the job have changed."""
+        """Record new values of fields of the job."""
         with self._lock:
             self._changes |= changes
             self.job = replace(self.job, **changes)
         self._wake.set()
 
     def statuses(self, statuses: Iterable[WorkerStatus]) -> None:
-        """Record how the workers are; what was recorded of them in this attempt is replaced."""
+        """Record the status of workers, replacing their earlier status in this attempt."""
         with self._lock:
             self._statuses |= {(one.attempt, one.number): one for one in statuses}
 
     def close(self) -> None:
-        """Write what is left, and give no more signs of life."""
+        """Write the remaining changes, and stop the heartbeats."""
         self._closing = time.monotonic() + _LAST_S
         self._wake.set()
         self._thread.join(_LAST_S + 2 * BEAT_S)
@@ -113,7 +113,7 @@ class Recorder:
                 return
 
     def _write(self, last: bool) -> bool:
-        """Write all that is noted; return whether the cluster took it, or is read-only."""
+        """Write all queued changes; return whether the cluster accepted them or is read-only."""
         with self._lock:
             changes, self._changes = self._changes, {}
             statuses, self._statuses = self._statuses, {}
@@ -136,6 +136,6 @@ class Recorder:
             if not self._silent:
                 self._note(f"the job cannot be recorded now: {error}")
             self._silent = True
-            return isinstance(error, ClusterReadOnly)  # which no wait at the end changes
+            return isinstance(error, ClusterReadOnly)  # waiting at the end would not help
         self._silent = False
         return True

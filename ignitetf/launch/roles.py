@@ -1,4 +1,4 @@
-"""The members of a group, and the environment that tells a process which of them it is.
+"""The members of a group, and the environment from which a process learns its role.
 
 number of workers, ports -> **roles** -> environment -> process
 """
@@ -20,10 +20,10 @@ class Role:
     """One process of a group.
 
     Attributes:
-        number: Its place among all processes of the group; 0 is the chief.
+        number: Its index among all processes of the group; 0 is the chief.
         type: Its type in TF_CONFIG.
-        index: Its place among those of its type.
-        serves: It answers requests until the chief ends, so it is ended from outside.
+        index: Its index among the processes of its type.
+        serves: Whether it answers requests until the chief ends, and is then ended by the launcher.
     """
 
     number: int
@@ -33,15 +33,15 @@ class Role:
 
     @property
     def name(self) -> str:
-        """What messages and output call it."""
+        """Its name in messages and output."""
         return "chief" if self.type == "chief" else f"{self.type} {self.index}"
 
 
 def roles_of(workers: int, parameter_servers: int = 0) -> list[Role]:
     """Return the roles of a group, the chief first.
 
-    Without parameter servers all are workers, as MultiWorkerMirroredStrategy wants. With them a
-    chief coordinates the workers, as ParameterServerStrategy wants.
+    Without parameter servers all are workers, as MultiWorkerMirroredStrategy requires. With them a
+    chief coordinates the workers, as ParameterServerStrategy requires.
     """
     if not parameter_servers:
         return [Role(index, "worker", index) for index in range(workers)]
@@ -57,13 +57,13 @@ def cluster_environment(
 ) -> dict[str, str]:
     """Return the variables from which TensorFlow, JAX and Keras learn their place in a group.
 
-    A group of one gets none, so that its script runs as it would by hand.
+    A group of one gets none, so that its script runs as if started by hand.
 
     Args:
         roles: All roles.
-        role: The one whose environment this is.
-        addresses: `HOST:PORT` of each role, in their order.
-        coordinator: One more, for the coordinator of JAX.
+        role: The role of the process.
+        addresses: `HOST:PORT` of each role, in the same order.
+        coordinator: `HOST:PORT` of the coordinator of JAX.
     """
     if len(roles) == 1:
         return {}

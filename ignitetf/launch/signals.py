@@ -1,6 +1,6 @@
-"""Requests to end a job that come as signals: Ctrl-C, SIGTERM, SIGHUP.
+"""Requests to end a job by signals: Ctrl-C, SIGTERM, SIGHUP.
 
-A handler that raises could leave a process half started, so these only take notes.
+A handler that raises could leave a process half started, so these handlers only store the request.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Requests:
-    """What asks for the end of a job, while this context is open.
+    """Requests to end a job, received while this context is open.
 
     Args:
-        asked: Whether somebody else asks for it, such as `ignitetf stop`.
+        asked: Returns whether the end was requested in another way, such as `ignitetf stop`.
 
     Attributes:
-        number: The first signal that came; None if none did.
+        number: The first signal that was received; None if there was none.
     """
 
     def __init__(self, asked: Callable[[], bool]) -> None:
@@ -37,7 +37,7 @@ class Requests:
 
     @property
     def signal(self) -> int:
-        """Number of the signal whose exit code a stopped job has."""
+        """Number of the signal that determines the exit code of a stopped job."""
         return int(signal.SIGTERM) if self.number is None else self.number
 
     @property
@@ -47,7 +47,7 @@ class Requests:
 
     @property
     def stopping(self) -> bool:
-        """Whether the job shall end."""
+        """Whether the job should end."""
         return self.number is not None or self._asked()
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class Requests:
             signal.signal(number, handler)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        # The second one ends the job without grace.
+        # A second signal ends the job without a grace period.
         self.hurry = self.number is not None
         if self.number is None:
             self.number = number

@@ -1,10 +1,10 @@
-"""How many steps the optimizers of Keras have made in this process.
+"""Counts the steps of Keras optimizers in this process.
 
 optimizers -> **steps** -> reading -> status of the worker
 
-An optimizer counts its steps in `fit` as well as in a loop of one's own, so scripts need not report
-them. With JAX, `fit` updates the count when callbacks look at it, and at the end of an epoch. The
-worker imports this module before its script, so it needs the standard library alone.
+An optimizer counts its steps both in `fit` and in a custom loop, so scripts need not report them.
+With JAX, `fit` updates the count when a callback reads it, and at the end of an epoch. The worker
+imports this module before its script, so the module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ignitetf.post_import import when_imported
 
 __all__ = ["steps_made", "watch_optimizers"]
 
-# Where Keras 3 and tf_keras have the class that all optimizers derive from.
+# The modules and names of the base class of all optimizers in Keras 3 and tf_keras.
 _BASES: Final = {
     "keras.src.optimizers.base_optimizer": "BaseOptimizer",
     "tf_keras.src.optimizers.optimizer": "_BaseOptimizer",
@@ -29,13 +29,13 @@ _optimizers: list[weakref.ref[Any]] = []
 
 
 def watch_optimizers() -> None:
-    """Take note of the optimizers that are made from now on, whenever Keras is imported."""
+    """Register every optimizer that is made from now on, whenever Keras is imported."""
     for module, name in _BASES.items():
         when_imported(module, functools.partial(_watch, name=name))
 
 
 def steps_made() -> int | None:
-    """Return the steps of the optimizer that has made most; None if there is none."""
+    """Return the largest step count of all optimizers; None if there are none."""
     found = [steps for made in _optimizers if (steps := _steps(made())) is not None]
     return max(found, default=None)
 
@@ -56,7 +56,7 @@ def _noting(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _steps(optimizer: Any) -> int | None:
-    # JAX may have given the memory of the variable to a step that is running.
+    # JAX may have donated the memory of the variable to a running step.
     with contextlib.suppress(Exception):
         return int(optimizer.iterations.numpy())
     return None

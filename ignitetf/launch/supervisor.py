@@ -1,4 +1,4 @@
-"""The attempts of a job: a group, and after a failure another one, as often as it may be.
+"""The attempts of a job: starts a group, and after a failure another one, up to a limit.
 
 spec, engine -> **supervisor** (attempts) -> outcome, record
 """
@@ -24,13 +24,13 @@ class Supervisor:
     """Runs a job to its end.
 
     Args:
-        spec: What is launched.
-        engine: What starts the groups.
-        settings: How to connect, to keep the output.
-        place: Where the job belongs.
-        recorder: What keeps its record.
-        show: Takes each line of output.
-        note: Takes messages for the user.
+        spec: The script and its group.
+        engine: Starts the groups.
+        settings: How to connect to the cluster that stores the output.
+        place: The job and its directory.
+        recorder: Keeps the record of the job.
+        show: Called with each line of output.
+        note: Called with messages for the user.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Supervisor:
         self._number = 0
 
     def run(self, requests: Requests) -> Outcome:
-        """Run the job; nothing of it is left then, and its record says how it ended."""
+        """Run the job to its end; no process remains, and its record says how it ended."""
         spec, left = self._spec, self._restarts()
         while True:
             outcome = self._attempt(spec, requests)
@@ -75,7 +75,7 @@ class Supervisor:
         return outcome
 
     def _restarts(self) -> int:
-        """Return how often the group may be started again; `elastic` alone allows some, too."""
+        """Return how often the group may be restarted; `elastic` implies a number of restarts."""
         spec = self._spec
         if spec.elastic is None or spec.restarts:
             return spec.restarts
@@ -108,7 +108,7 @@ class Supervisor:
 
 
 class _Ticks:
-    """Records how the workers of an attempt are, as often as the recorder writes."""
+    """Records the status of the workers of an attempt, as often as the recorder writes."""
 
     def __init__(self, attempt: Attempt, recorder: Recorder) -> None:
         self._attempt = attempt

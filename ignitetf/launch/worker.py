@@ -1,11 +1,12 @@
 """`python -m ignitetf.launch.worker SCRIPT [ARGS...]`: runs a script as one process of a group.
 
-The script sees what it would see by hand: its arguments, its folder first among those of modules,
-itself as `__main__`, and in a traceback no frame but its own. When it has ended well, the process
-waits until all others have, since TensorFlow aborts those that still need one that is gone. All
-leave JAX at the same time, which waits for everyone. When the exit functions have run, it waits once
-more: TensorFlow reports a worker as crashed that is gone for some seconds while another one still
-runs its own. The first worker, whom TensorFlow's others need, ends last.
+The script runs as if started by hand: it gets its arguments, its folder is the first in `sys.path`,
+it is `__main__`, and a traceback has only its own frames. When the script has ended without an
+error, the process waits for all others, because TensorFlow aborts workers that still need one that
+has exited. All leave JAX at the same time, because JAX waits for everyone. After the exit functions
+have run, the process waits once more: TensorFlow reports a worker as crashed if it has been gone
+for some seconds while another worker still runs its exit functions. The first worker ends last,
+because TensorFlow's other workers need it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main() -> None:
     # Exit functions run in the reverse order of their registration, so this is the last one.
     atexit.register(ended.leave)
     for stream in (sys.stdout, sys.stderr):
-        # The launcher shows whole lines, and a killed process loses none.
+        # The launcher shows whole lines, and a killed process loses no complete line.
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     reporters: list[ReadingReporter] = []
     when_imported("ignitetf.read.usage", lambda module: reporters.append(_reporter(link)))
@@ -67,10 +68,10 @@ def main() -> None:
 
 
 class _End:
-    """What the last exit function of a worker does.
+    """The last exit function of a worker.
 
     Attributes:
-        well: Whether the script has ended well, and those of all other workers.
+        well: Whether the scripts of this worker and all others have ended without an error.
     """
 
     def __init__(self, link: WorkerLink) -> None:
@@ -81,7 +82,7 @@ class _End:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this is the worker, and no process that the script has forked."""
+        """Whether this process is the worker itself, not one that the script has forked."""
         return os.getpid() == self._pid
 
     def leave(self) -> None:
@@ -91,7 +92,7 @@ class _End:
 
 
 def _leave_jax() -> None:
-    """Leave the processes that the script has joined with JAX, if it has."""
+    """Leave the JAX group if the script has joined one."""
     jax = sys.modules.get("jax")
     if jax is not None:
         jax.distributed.shutdown()
@@ -113,14 +114,14 @@ def _run(script: str) -> None:
 
 
 def _show(error: BaseException, link: WorkerLink) -> None:
-    """Report an exception as Python does, and to the launcher in a line."""
+    """Print an exception as Python does, and report it to the launcher in one line."""
     trace = _from_script(error.__traceback__)
     sys.excepthook(type(error), error.with_traceback(trace), trace)
     link.report(error=_in_a_line(error))
 
 
 def _in_a_line(error: BaseException) -> str:
-    """Return the kind of an exception and the line of its text that tells most."""
+    """Return the class of an exception and the most informative line of its text."""
     kind = type(error).__name__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
