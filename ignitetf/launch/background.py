@@ -76,7 +76,7 @@ def _record(job: str, client: Client, poll: Callable[[], object | None]) -> Job:
             return store.get(job)
         except JobNotFound:
             if ended or time.monotonic() > deadline:
-                raise ConfigError(f"the launcher of job {job} did not begin") from None
+                raise ConfigError(f"the launcher of job {job} did not start") from None
         time.sleep(_POLL_S)
 
 

@@ -126,7 +126,7 @@ def run_job(
     try:
         # Only after the record exists: until then Ctrl-C ends this command like any other.
         with Requests(lambda: recorder.stop_by is not None) as requests:
-            looks = f"; 'ignitetf attach {job.id}' looks at it" if recorder.recorded else ""
+            looks = f"; 'ignitetf attach {job.id}' shows it" if recorder.recorded else ""
             note(f"job {job.id}: {_group(spec)}{looks}")
             supervisor = Supervisor(
                 spec, engine, client.settings, place_of(job), recorder, show=show, note=note

@@ -69,7 +69,7 @@ class _Member:
             return cls(job, addresses, coordinator, roles, roles[number])
         except (KeyError, ValueError, IndexError) as error:
             raise ConfigError(
-                f"no member of a group: {error!r}",
+                f"this process is not a member of a group: {error!r}",
                 hint="'ignitetf launch --engine kubernetes --dry-run' writes the environment",
             ) from error
 
@@ -218,7 +218,7 @@ class _Pod:
         self._left = True
 
     def _let_go(self, worker: WorkerProcess) -> None:
-        """Release the script when all have arrived, then left; the first, after the others exited."""
+        """Release the script when all have arrived, then left; the first after the others exited."""
         member = self._member
         trainers = member.trainers
         if not self._all_arrived:

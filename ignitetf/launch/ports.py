@@ -59,7 +59,7 @@ class HeldPorts:
             self.close()
             raise ConfigError(
                 f"no {count} free ports on {address}: {error.strerror}",
-                hint="end what uses them, or start fewer workers",
+                hint="end the programs that use them, or start fewer workers",
             ) from error
         self.numbers = [held.getsockname()[1] for held in self._sockets]
 

@@ -116,7 +116,7 @@ class RayEngine:
             if group.wait(timeout_seconds=_PLACED_S):
                 return group
             remove_placement_group(group)
-            log.warning("the nodes of Ray beside the data have no room: workers run anywhere")
+            log.warning("the Ray nodes near the data have no room: workers run on any node")
         group = placement_group(bundles, strategy="SPREAD")
         if not group.wait(timeout_seconds=_READY_S):
             remove_placement_group(group)
@@ -230,7 +230,7 @@ class RemoteWorker:
             news: News = self._ray.get(answer, timeout=limit_s)
         except self._ray.exceptions.RayError as error:
             self.code = 1
-            self.error = f"its actor is gone: {str(error).strip().splitlines()[0]}"
+            self.error = f"its actor has ended: {str(error).strip().splitlines()[0]}"
             return
         for stream, line in news.lines:
             self._show(self.role, stream, line)

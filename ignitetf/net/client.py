@@ -300,8 +300,8 @@ class Client(Pool):
         if count := self.partition_map(name).count:
             return count
         raise ConfigError(
-            f"cache {name!r}: the cluster does not tell the number of partitions",
-            hint="it has no SQL engine to ask, and the cache has an affinity function of its own",
+            f"cache {name!r}: the cluster does not report the number of partitions",
+            hint="it has no SQL engine, and the cache has its own affinity function",
             cache=name,
         )
 

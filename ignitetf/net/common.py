@@ -116,7 +116,9 @@ class Common:
         except BaseException as error:
             with self._changed:
                 self._is_read = False
-                lost = ConnectError(f"{self.channel.address}: the connection was given up")
+                lost = ConnectError(
+                    f"{self.channel.address}: the connection was closed by another thread"
+                )
                 earlier = self._error
                 self._error = earlier or (error if isinstance(error, IgniteTFError) else lost)
                 self._changed.notify_all()

@@ -125,7 +125,7 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
     if any(sign in message for sign in _HEAP):
         return ServerOverloaded(
             text,
-            hint="ask for fewer rows at once (page_size=), or start the node with a larger heap:"
+            hint="request fewer rows at once (page_size=), or start the node with a larger heap:"
             " IGNITETF_JVM_OPTIONS=-Xmx4g",
             **facts,
         )
@@ -133,21 +133,21 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
         sign in message for sign in ("IgniteOutOfMemory", "Out of memory in data region")
     ):
         return ServerOverloaded(
-            text, hint="give the node more memory (--memory), or ask for less", **facts
+            text, hint="give the node more memory (--memory), or request less", **facts
         )
     if "Schema change operation failed: B+Tree is corrupted" in message:
         # Only the new index is affected: memory ran out while it was being built.
         return ServerOverloaded(
-            "the index could not be made, most likely because memory ran out; the table is as it was",
+            "the index could not be made, most likely because memory ran out; the table is unchanged",
             hint="give the node more memory (ignitetf node start --memory SIZE), or remove data",
             **facts,
         )
     if "Failed to complete exchange process" in message:
         # The cluster failed to create a cache; the reason is only in the nodes' logs.
         return ServerOverloaded(
-            "the cluster could not make the cache, most likely because memory ran out, and has undone it",
+            "the cluster could not make the cache, most likely because memory ran out; nothing remains",
             hint="give the node more memory (ignitetf node start --memory SIZE), remove data, or"
-            " choose fewer partitions; a primary key must not be a DATE; the node's log says more",
+            " choose fewer partitions; a primary key must not be a DATE; see the node's log for details",
             **facts,
         )
     if "no query engine is configured" in message:
@@ -247,9 +247,9 @@ def _sql_hint(message: str, statement: str) -> str:
 
 def _late_hint(statement: str) -> str:
     if is_query(statement):
-        return "the node gives it up; timeout_s= (--statement-timeout) lets a statement take longer"
+        return "the node cancels it; timeout_s= (--statement-timeout) sets a longer limit"
     return (
-        "it may go on on the node: look at what it did before it is run again; timeout_s="
+        "it may still run on the node: check what it did before you run it again; timeout_s="
         " (--statement-timeout) waits longer for it"
     )
 

@@ -346,7 +346,7 @@ def _unreadable(option: str, path: str, error: Exception, kind: str) -> ConfigEr
             f" (a line -----BEGIN ... {kind}-----)",
             hint=_PKCS12 if option != "--ca" else "give the certificate of the authority as PEM",
         )
-    return ConfigError(f"{option} {path}: damaged: {_said(error)}", hint="make the file anew")
+    return ConfigError(f"{option} {path}: damaged: {_said(error)}", hint="create the file again")
 
 
 def _has(path: str, kind: str) -> bool:
@@ -404,12 +404,12 @@ _ALERTS: Final = {
     "CERTIFICATE_UNKNOWN": "the node refused the client certificate, or asks for one",
     "UNSUPPORTED_CERTIFICATE": "the node refused the client certificate",
     "PROTOCOL_VERSION": "the node speaks another version of TLS than 1.2 and 1.3",
-    "HANDSHAKE_FAILURE": "the node and this machine have no cipher in common, or it asks for a"
+    "HANDSHAKE_FAILURE": "the node and this machine share no cipher, or it asks for a"
     " client certificate",
 }
 # How the answers of other servers begin.
 _FOREIGN: Final = (
-    (b"IGNI", "a node of Apache Ignite 3 listens there, whose protocol is another one"),
+    (b"IGNI", "a node of Apache Ignite 3 listens there, which has another protocol"),
     (b"\x15\x03", "the port speaks TLS"),
     (b"HTTP", "a web server listens there"),
     (b"-ERR", "a Redis server listens there, or one that speaks like it"),
@@ -444,7 +444,7 @@ def _tls_failed(
     facts: dict[str, Any] = {"address": address, "lost": isinstance(error, LOST)}
     if not agreed and any(sign in reason for sign in _NOT_TLS):
         return TlsError(
-            f"{address}: the port speaks no TLS",
+            f"{address}: the port does not speak TLS",
             hint="--no-tls connects without; is it the port of an Ignite node?",
             **facts,
         )
@@ -482,8 +482,8 @@ def _client_hint(settings: Settings, agreed: bool) -> str:
     who = (
         "that the node trusts" if settings.cert is None else "that the node's authority has signed"
     )
-    other = "the node may be ending" if agreed else "the port may speak no TLS (--no-tls)"
-    return f"give --cert and --key of a client {who}; else {other}"
+    other = "the node may be stopping" if agreed else "the port may not use TLS (--no-tls)"
+    return f"give --cert and --key of a client {who}; otherwise {other}"
 
 
 def _foreign(address: str, head: bytes) -> ConnectError:
@@ -527,7 +527,7 @@ def explained(error: ConnectError, settings: Settings) -> ConnectError:
     if settings.tls:
         if _answers_plainly(address):
             return TlsError(
-                f"{address}: the node speaks no TLS",
+                f"{address}: the node does not speak TLS",
                 hint="--no-tls connects without",
                 address=address,
             )

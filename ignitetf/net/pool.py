@@ -482,7 +482,7 @@ def _of_ended_node(
         return error
     found = ConnectError(
         f"{error.message}: {told}",
-        hint="'ignitetf node logs' has its last words; start it again with 'ignitetf node start'",
+        hint="'ignitetf node logs' shows its last output; start it again with 'ignitetf node start'",
         **error.fields,
     )
     found.__cause__ = error.__cause__
@@ -494,7 +494,9 @@ Ask = Callable[[Question[Rows]], Rows]
 
 _MOST_ZONES: Final = 1 << 14
 _MOST_NAMED: Final = 8
-_SET_IT: Final = "or say in which one times are, with IGNITETF_TIME_ZONE (time_zone= of connect)"
+_SET_IT: Final = (
+    "or set the time zone of stored times with IGNITETF_TIME_ZONE (time_zone= of connect)"
+)
 # Winter and summer of years chosen so that only a zone that is UTC agrees with UTC in all of them.
 _PROBED: Final = tuple(
     datetime.datetime(year, month, 1, 12)
@@ -535,8 +537,8 @@ def _probed_zone(ask: Ask) -> Zone:
     if [str(moment) for moment in _PROBED] == list(shown):
         return UTC
     raise ConfigError(
-        "the cluster does not tell the time zone of its nodes",
-        hint=f"let them have the attribute user.timezone (includeProperties), {_SET_IT}",
+        "the cluster does not report the time zone of its nodes",
+        hint=f"let the nodes publish user.timezone (includeProperties), {_SET_IT}",
     )
 
 

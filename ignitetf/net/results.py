@@ -233,7 +233,7 @@ class Result:
         if self._cut:
             raise SqlError(
                 "the result was closed before its last row",
-                hint="read it within its 'with', or take fetchall()",
+                hint="read it inside its 'with' block, or call fetchall()",
                 statement=self.statement,
             )
 
@@ -294,7 +294,7 @@ class Result:
     def _receive(self) -> Page:
         """Return the page that was requested."""
         if self._channel is None or self._asked is None:
-            raise ConnectError("the result was given up", hint="execute the statement again")
+            raise ConnectError("the result was closed", hint="execute the statement again")
         number, self._asked = self._asked, None
         with self._asking():
             page = read_page(self._channel.receive(number))
@@ -472,7 +472,7 @@ class SqlResult(Result):
         """Return the Arrow types of the columns; raises ConfigError in the middle of a page."""
         if self._rows:
             raise ConfigError(
-                "rows of a page were read one by one before", hint="take columns right away"
+                "some rows of this page were read one by one", hint="read columns from the start"
             )
         return super().arrow_form(pa)
 

@@ -158,7 +158,7 @@ def place_of_node(client: Client, node: uuid.UUID) -> Place:
         nodes = {node, *(each.node_id for each in client.nodes())}
         centers = dict(client.sql(statement("data_centers"), (DATA_CENTER,)).fetchall())
     except IgniteTFError as error:
-        log.warning("it is not known how near the nodes are: %s", error)
+        log.warning("cannot find out how near the nodes are: %s", error)
         nodes = {node}
     for each in nodes:
         places[each] = place_of(client.addresses_of(each), centers.get(each), own)
@@ -249,7 +249,7 @@ def _chosen(
     try:
         copies, moving = client.copies(cache)
     except IgniteTFError as error:
-        log.warning("%s: its copies are not known, the primary ones are read: %s", cache, error)
+        log.warning("%s: its copies are unknown, so primary copies are read: %s", cache, error)
         return dict(primaries), False
     return chosen_copies(primaries, copies, distance), not moving
 

@@ -108,8 +108,8 @@ def _texts(pa: Any, column: Runs, kind: Any) -> Any:
             found.validate(full=True)
         except pa.ArrowInvalid as error:
             raise WireError(
-                f"a text is not UTF-8, as Arrow wants it: {error}",
-                hint="take fetchall(), or numpy(), where a text has half of a surrogate pair",
+                f"a text is not UTF-8, which Arrow requires: {error}",
+                hint="use fetchall() or numpy() if a text has half of a surrogate pair",
             ) from error
     return found
 

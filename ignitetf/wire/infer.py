@@ -360,7 +360,7 @@ class _Describer:
         if not codes:
             hint = f"pass schema={{{name!r}: ...}}, or leave it out with fields=[...]"
             raise SchemaError(
-                f"field {path!r} has nothing but nulls, its type cannot be told",
+                f"field {path!r} has only nulls, so its type is unknown",
                 hint=hint if path == name else "leave it out with fields=[...]",
                 field=_top(path),
             )

@@ -198,8 +198,8 @@ def _moment(value: Any, zone: Callable[[], Zone] | None) -> bytes:
         return struct.pack("<bq", TypeCode.TIME, _stored(ms, "of_times", value, zone))
     raise ConfigError(
         f"SQL has no parameter of the type {type(value).__name__}",
-        hint="a number, text, bytes, bool, None, Decimal, UUID, date, datetime or time; of a list"
-        " each value has a '?' of its own",
+        hint="a number, text, bytes, bool, None, Decimal, UUID, date, datetime or time; for a list,"
+        " write one '?' for each value",
     )
 
 

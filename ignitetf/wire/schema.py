@@ -183,8 +183,8 @@ class Schema:
         if len(set(ids)) != len(ids):
             twice = sorted({f.name for f in self.fields if ids.count(f.field_id) > 1})
             raise SchemaError(
-                f"to Ignite, these field names are one: {', '.join(twice)}",
-                hint="it knows fields by a hash of their names without case: rename one",
+                f"Ignite cannot distinguish these field names: {', '.join(twice)}",
+                hint="it identifies fields by a hash of the name that ignores case: rename one",
             )
 
     def __getitem__(self, name: str) -> Field:
@@ -224,7 +224,7 @@ class Schema:
         for name in self.names:
             if name.upper() in _TAKEN_BY_IGNITE:
                 raise ConfigError(
-                    f"column name {name!r}: every table of Ignite has that column of its own",
+                    f"column name {name!r}: every table of Ignite already has that column",
                     hint="rename it",
                 )
             if not is_identifier(name):

@@ -357,14 +357,14 @@ class Zone:
         text = str(np.datetime64(local, "ms")).replace("T", " ").removesuffix(".000")
         if _LAST_JULIAN < local < _GREGORIAN:
             return SchemaError(
-                f"{text} is none of Java's days: 1582-10-15 came after 1582-10-04",
+                f"{text} is not a day in Java: 1582-10-15 follows 1582-10-04",
                 hint="store it as text",
                 record=record,
             )
         return SchemaError(
             f"{text} does not exist in the time zone of the nodes, {self.name}: clocks were put"
             " forward",
-            hint="run the nodes with -Duser.timezone=UTC, which leaves nothing out, or store it as"
+            hint="run the nodes with -Duser.timezone=UTC, which skips no times, or store it as"
             " text",
             record=record,
         )
