@@ -1,9 +1,9 @@
-"""`ReadOptions`: what to read from a cache, and how; and the policies for nulls.
+"""`ReadOptions`: what to read from a cache, and how; also the policies for nulls.
 
 **options** -> reader -> rows
 
-Records with nulls are handled by `error`, `default`, `mask` or `drop`. A field that a record's schema
-version does not have counts as null.
+The policy for records with nulls is `error`, `default`, `mask` or `drop`. If the schema version of
+a record does not have a field, that field counts as null.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MASK_SUFFIX: Final = "_valid"
 
 
 def _check_policy(policy: str) -> NullPolicy:
-    """Check the name of a policy; raises ConfigError for an unknown one."""
+    """Return the checked name of a policy; raises ConfigError for an unknown one."""
     for known in get_args(NullPolicy):
         if policy == known:
             return known  # type: ignore[no-any-return]
@@ -52,7 +52,7 @@ def apply_nulls(batch: Batch, policy: NullPolicy) -> tuple[Batch, int]:
     - `error` raises SchemaError for the first null (its `record` and `field`);
     - `default` leaves zeros, empty strings and empty runs;
     - `mask` does the same and adds a bool column `FIELD_valid` for every field;
-    - `drop` leaves the record out.
+    - `drop` leaves out the record.
 
     Fields of composite keys are treated like fields of values.
     """
@@ -78,13 +78,16 @@ def apply_nulls(batch: Batch, policy: NullPolicy) -> tuple[Batch, int]:
 
 
 def _masks(columns: Mapping[str, Column]) -> dict[str, NDArray[np.bool_]]:
-    """Return which records have no null, for the columns that contain any."""
+    """Return by column which records are without nulls, for the columns that contain any."""
     found = {name: _record_valid(column) for name, column in columns.items()}
     return {name: valid for name, valid in found.items() if valid is not None}
 
 
 def _filled(column: Column) -> Column:
-    """Return a column without null marks; objects without fields keep marks as their count."""
+    """Return a column without null marks.
+
+    Objects without fields keep the marks, because only these show the number of records.
+    """
     if isinstance(column, Struct):
         fields = {name: _filled(inner) for name, inner in column.fields.items()}
         return Struct(fields, None if fields else np.ones(len(column), np.bool_))
@@ -121,7 +124,7 @@ def _record_valid(column: Column) -> NDArray[np.bool_] | None:
     """Return which records have no null in this field, including lists and nested objects.
 
     Returns:
-        Bool [n], or None if there are no nulls.
+        Bool [n], or None if the field does not contain nulls.
     """
     parts = [] if column.valid is None else [column.valid]
     if isinstance(column, Struct):
@@ -135,7 +138,7 @@ def _record_valid(column: Column) -> NDArray[np.bool_] | None:
     return None if whole.all() else whole
 
 
-# About as many bytes as a batch has that is handed over at once.
+# Approximate size of a batch that is passed on at once.
 PAGE_BYTES: Final = 4 << 20
 
 
@@ -149,17 +152,17 @@ class ReadOptions:
         where_params: Values for the `?` in it.
         table: The SQL table to read if the cache has several; None for its only one.
         split: Name of the split to read, see `selection.find_split`; None for all rows.
-        schema: Declared schema, see `fields`.
+        schema: Declared schema, see the module `fields`.
         nulls: Policy for nulls.
         raw_nulls: Leave nulls in the columns, marked by `valid`; no policy is applied.
         skip_unreadable: Leave out fields that cannot be read, instead of raising.
-        page_size: Entries in a page; None lets the link decide.
+        page_size: Entries in a page; None derives it from the speed of the connection.
         readers: Connections at once, at least one to each node.
         retry_s: Seconds allowed for replacing a lost connection, None for the `idle_timeout_s` of
             the settings.
         version: Required version of the manifest.
-        on_change: `error`, `warn` or `ignore` if a partition has another number of entries than the
-            manifest says.
+        on_change: `error`, `warn` or `ignore`, for a partition whose number of entries differs from
+            the manifest.
     """
 
     fields: Sequence[str] | None = None

@@ -1,10 +1,11 @@
-"""Rows that each process opens for itself: what can be sent to the worker processes of a loader.
+"""Rows that can be sent to the worker processes of a loader; each process opens its own connection.
 
 rows -> **process rows** -> torch, grain, train
 
-Connections, and the threads that read from them, belong to one process. What is pickled, and what a
-forked process begins with, is how the rows were opened: settings, options, order and position. The
-other process connects when it first reads, and refuses data that were loaded again in the meantime.
+Connections, and the threads that read from them, belong to one process. A pickle, and a forked
+process, only have the description of how the rows were opened: settings, options, order and
+position. The other process connects when it first reads. It raises an error if the data were loaded
+again in the meantime.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ __all__ = ["ProcessRows", "label_name", "numbered", "opened", "with_label"]
 
 
 def label_name(rows: EpochRows, as_supervised: Any) -> str | None:
-    """Return the name of the label field, None unless `as_supervised`.
+    """Return the name of the label field; None unless `as_supervised`.
 
     Raises:
-        ConfigError: There is not exactly one label beside other fields.
+        ConfigError: There is not exactly one label, or there are no other fields.
     """
     if not flag("as_supervised", as_supervised):
         return None
@@ -41,7 +42,7 @@ def label_name(rows: EpochRows, as_supervised: Any) -> str | None:
 
 
 def with_label(columns: dict[str, Any], label: str | None) -> Any:
-    """Return columns, or a record, as `(features, label)`; unchanged if there is no label.
+    """Return columns, or a record, as `(features, label)`; unchanged if `label` is None.
 
     Features are a dict of the other fields, or the field itself if there is only one.
     """
@@ -68,10 +69,10 @@ _OF_AN_ORDER: Final = (
 def opened(
     source: str | EpochRows, address: str | Sequence[str] | None, arguments: dict[str, Any]
 ) -> EpochRows:
-    """Return opened rows as they are, or open those of the data set of this name.
+    """Return opened rows unchanged, or open the rows of the data set with this name.
 
     Raises:
-        ConfigError: Rows come with arguments, which they have already.
+        ConfigError: Arguments are given for rows that are already open.
     """
     if isinstance(source, str):
         return open_rows(source, address, **arguments)
@@ -92,17 +93,17 @@ def numbered(
     address: str | Sequence[str] | None,
     arguments: dict[str, Any],
 ) -> EpochRows:
-    """Return all rows in the order of their keys, whatever the order and shard of opened rows.
+    """Return all rows in the order of their keys, independent of order and shard of opened rows.
 
     Args:
-        what: The class that reads them by number, for errors.
+        what: The class that reads the rows by number, for errors.
         source: The name of a data set, or opened rows.
-        address: Its address, None for opened rows.
-        arguments: Those of `open_rows` that choose rows and fields.
+        address: Address of the cluster; None for opened rows.
+        arguments: The arguments of `open_rows` that select rows and fields.
 
     Raises:
-        ConfigError: An argument is about an order, which the loader decides; or rows cannot be read
-            by key.
+        ConfigError: An argument sets an order, although the loader decides the order; or the rows
+            cannot be read by key.
     """
     if wrong := [name for name in _OF_AN_ORDER if arguments.get(name) is not None]:
         raise ConfigError(
@@ -118,7 +119,7 @@ def numbered(
 
 @dataclass(frozen=True)
 class _Opening:
-    """How rows were opened."""
+    """Description of how rows were opened; can be pickled."""
 
     settings: Settings
     name: str
@@ -136,7 +137,7 @@ class _Opening:
 class ProcessRows:
     """The same rows in every process.
 
-    A pickle of it holds the settings of the connection, so a password, too, where there is one.
+    A pickle of it contains the settings of the connection, including a password if one is set.
 
     Args:
         rows: The rows, as opened by this process.
@@ -146,7 +147,7 @@ class ProcessRows:
         reader = rows.reader
         options = reader.options
         if reader.manifest is not None:
-            # Every process reads the same data, or none.
+            # Every process must read the same version of the data, or fail.
             options = replace(options, version=reader.manifest.version)
         settings = reader.client.settings
         self._opening = _Opening(
@@ -177,7 +178,7 @@ class ProcessRows:
         """
         rows = self._rows if self._process == os.getpid() else None
         if rows is None:
-            # Two threads may both come here; the rows of one of them are then dropped.
+            # Two threads may reach this line; the rows of one of them are then dropped.
             rows = self._opening.rows()
             self._rows, self._process = rows, os.getpid()
         return rows

@@ -1,9 +1,9 @@
-"""`CacheReader`: a cache opened for reading; turns partitions into batches of columns.
+"""`CacheReader`: a cache opened for reading; reads partitions as batches of columns.
 
 contents, reading -> **reader** -> batches -> rows
 
-Opening determines what the cache holds: from its manifest, else from the declared schema, else from
-the first pages. `reading` reads it; the reader keeps what one pass leaves for the next ones.
+Opening determines the fields of the cache: from its manifest; without one from the declared schema;
+without that from the first pages. `reading` reads the rows. The reader keeps what later passes use.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class CacheReader:
     """A cache whose schema is known; `batches` reads it.
 
     Raises:
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         SchemaError: The cache is empty or ambiguous and nothing is declared; or a field is unknown.
     """
 
     def __init__(self, client: Client, name: str, options: ReadOptions) -> None:
-        """Determine what the cache holds."""
+        """Connect to the cache, and determine its schema and its number of rows."""
         options.check()
         self.client = client
         found = look_up(client, name)
         if found.manifest is None and found.partitions is None:
-            # Only then it may be the SQL name of a table whose cache has another one.
+            # Without such a data set or cache, it may be the SQL name of a table in another cache.
             name, table = data_name(client, name)
             found = look_up(client, name)
             options = replace(options, table=options.table or table)
@@ -76,7 +76,7 @@ class CacheReader:
         self._check_version()
         self._may_be_lost = False
         self.contents = self._find_contents(found)
-        # What to read of it; its counts are filled in if the manifest does not have them.
+        # The split to read. Its counts are added later if the manifest does not have them.
         self.split = (
             None if options.split is None else find_split(name, self.manifest, options.split)
         )
@@ -109,21 +109,21 @@ class CacheReader:
         return contents_of(found, entries, counts_matter=self.options.on_change != "error")
 
     def _has_split_counts(self, split: Split) -> bool:
-        """Whether the rows of the splits were counted when they were those that are here."""
+        """Whether the counts of the splits belong to the rows that the cache has now."""
         rows = sum(map(sum, split.division.rows))
         return self.contents.is_as_loaded and rows == self.contents.rows
 
     def _check_lost(self) -> None:
-        """Report partitions that were lost with a node, which this cache answers as empty."""
+        """Report partitions that were lost with a node and that this cache returns as empty."""
         if self._may_be_lost and self.manifest is not None and (lost := self._lost()):
             with self.explained():
                 self.changes.check_lost(lost, self.manifest.rows, self.contents.rows)
 
     def _lost(self) -> list[int]:
-        """Return the partitions that are empty, had rows, and may have been lost with a node.
+        """Return the partitions that had rows, are empty now, and may have been lost with a node.
 
-        Only for a cache that is smaller than the load left it, where `has_moved`. Counts its rows,
-        unless it answers for lost partitions with an error.
+        Only for a cache that is smaller than after its load, if `has_moved`. Counts the rows. If
+        the cache answers requests for lost partitions with an error, returns nothing.
         """
         assert self.manifest is not None
         stored = self.manifest.partition_rows
@@ -168,7 +168,7 @@ class CacheReader:
         schema = replace(schema, fields=fields)
         if schema.key.has_times:
             schema = schema.in_zone(self.client.zone)
-        if not fields:  # the keys alone, whatever the values are
+        if not fields:  # only the keys; values may have any type
             schema = replace(schema, type_name="")
         if self.options.nulls == "mask":
             check_masks(schema)
@@ -192,7 +192,7 @@ class CacheReader:
         return find_selection(self.client, self.cache, self.options, data_set)
 
     def whole_table(self) -> Selection | None:
-        """Return the SQL table that has all entries of the cache as rows, if there is one."""
+        """Return the SQL table that has all entries of the cache as rows; None without one."""
         try:
             table = find_selection(self.client, self.cache, replace(self.options, where=None))
         except ConfigError:
@@ -208,11 +208,11 @@ class CacheReader:
 
     @property
     def own_keys(self) -> int | None:
-        """The number of rows if their keys are 0, 1, 2 ..., as a load gives them out, else None."""
+        """The number of rows if their keys are 0, 1, 2 ... (generated by a load), or None."""
         return self.contents.own_keys
 
     def row_count(self, partitions: Sequence[int]) -> int | None:
-        """Return the number of records in these partitions; None if only reading can tell."""
+        """Return the number of records in these partitions; None if it is only known by reading."""
         if not self.counts_are_exact:
             return None
         if self.split is not None:
@@ -236,7 +236,7 @@ class CacheReader:
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether others have written to this data set since its load."""
+        """Whether other programs have written to this data set since its load."""
         return self.manifest is not None and not self.contents.is_as_loaded
 
     def estimated_counts(self, partitions: Sequence[int]) -> list[int]:
@@ -244,7 +244,7 @@ class CacheReader:
         return [max(1, self.contents.rows // max(1, self.partition_count))] * len(partitions)
 
     def partition_counts(self, partitions: Sequence[int]) -> list[int]:
-        """Return the entries per partition: as loaded, else by their keys, or a scan of all."""
+        """Return the entries per partition: from the load, or counted by SQL or by a scan."""
         if self.split is not None:
             return [self.split.counts[p] for p in partitions]
         if not self.contents.counts and self.is_rewritten:
@@ -261,14 +261,14 @@ class CacheReader:
         return counts
 
     def _scanned_counts(self, partitions: Sequence[int]) -> list[int]:
-        """Return the entries per partition, by a scan without decoding."""
+        """Return the entries per partition, counted by a scan without decoding."""
         return count_entries(self, partitions)
 
     @functools.cached_property
     def unit_bytes(self) -> float:
-        """About as many bytes as a partition had at the first use; 0 if that is not known.
+        """Approximate bytes of a partition at the first use; 0 if unknown.
 
-        Where it is known which ones are empty, and so not read, as many as each of the others had.
+        Partitions that are known to be empty are not read, so they do not count in this average.
         """
         counts = self.contents.counts
         used = len(counts) - counts.count(0) or self.partition_count
@@ -278,7 +278,7 @@ class CacheReader:
 
     @property
     def retry_s(self) -> float:
-        """Seconds without progress for which to replace a lost connection; 0 never does."""
+        """Seconds without progress for which a lost connection is replaced; 0 replaces none."""
         limit = self.options.retry_s
         return self.client.settings.idle_timeout_s if limit is None else limit
 
@@ -290,17 +290,17 @@ class CacheReader:
     ) -> Generator[UnitBatch, None, None]:
         """Yield the records of the partitions, in the given order, and by key hash within each.
 
-        One with `batch` None marks an end.
+        A `UnitBatch` with `batch` None marks an end.
 
         Args:
             partitions: The partitions.
-            ends: Indexes into the partitions, ascending, at whose end a batch must end; None for
-                all of them. Else a batch may have the records of several partitions.
+            ends: Ascending indexes into `partitions`. A batch must end where such a partition ends;
+                None for all partitions. Otherwise a batch may have records of several partitions.
             batch_rows: Rows of the batches that will be cut; None if it is not known.
 
         Raises:
-            SchemaError: A record does not fit; names cache, key and field, and if it was scanned the
-                partition.
+            SchemaError: A record does not match the schema; names cache, key and field, and for a
+                scan the partition.
             DataChanged: A partition has other rows than before.
         """
         ends = range(len(partitions)) if ends is None else ends
@@ -309,11 +309,11 @@ class CacheReader:
 
     @property
     def scanned_schema(self) -> Schema:
-        """The fields that are read, with those that tell the split of a row."""
+        """The fields that are read, including those that decide the split of a row."""
         return self.schema if self.split is None else self.split.scanned(self.schema)
 
     def row_layout(self, schema: Schema, rows: int) -> RowLayout:
-        """Return how rows land in groups of so many; it is kept for later passes."""
+        """Return the layout for groups of `rows` rows; it is kept for later passes."""
         place = (schema.type_name, schema.key.type, schema.names, rows)
         found = self._layouts.get(place)
         if found is None:
@@ -324,18 +324,18 @@ class CacheReader:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Raise what is behind an error of reading, as `changes.explained`."""
+        """Raise the cause of a read error; see `contents.explained`."""
         try:
             with explained(self.client, self.name, self.cache, self.partition_count):
                 yield
         except DataChanged:
-            disprove(self.manifest)  # who opens it again counts what is there
+            disprove(self.manifest)  # the next open counts the rows that exist
             raise
 
     def check_entries(self) -> None:
-        """Compare the entries that a data set has now with those it had when it was opened.
+        """Compare the number of entries now with the number when the data set was opened.
 
-        A selection of rows does not show by itself that others are lost.
+        Reading a selection of rows does not show that other rows are lost.
         """
         if self.manifest is None:
             return
@@ -350,12 +350,12 @@ class CacheReader:
         return self.without_nulls(Decoder(self.schema, self.registry).decode(empty), None)
 
     def decoded(self, data: NDArray[np.uint8], at: NDArray[np.int64], field: Field) -> Column:
-        """Decode objects that stand at these positions of a page, one in each row."""
+        """Decode the objects at these positions of a page, one for each row."""
         at = unwrap(data, at) if len(at) else at
         return with_types(self.client, self.registry, decode_column, data, at, field, self.registry)
 
     def without_nulls(self, batch: Batch, partition: int | None) -> Batch:
-        """Return the batch after the policy for nulls; counts the records that it drops."""
+        """Return the batch after applying the policy for nulls; counts the dropped records."""
         if self.options.raw_nulls:
             return batch
         with RecordContext(self.name, partition, batch):

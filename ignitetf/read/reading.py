@@ -1,10 +1,10 @@
-"""One pass over rows, through the core: a plan, its flow, and groups of rows in the order of the plan.
+"""One pass over rows through the core: a plan, its flow, and groups of rows in plan order.
 
 plan, flow, landing -> **reading** -> scans, lookup -> reader -> batches
 
-A plan is requests, and a place for each row that they answer. `scans` requests partitions, `lookup`
-keys, and `statement_batches` here the keys that one SQL statement finds. Groups leave in the order of
-the places, once their rows have landed.
+A plan has requests, and a place for each row of their answers. `scans` requests partitions,
+`lookup` requests keys, and `statement_batches` requests the keys that one SQL statement finds.
+Groups are yielded in the order of the places, each when all of its rows have landed.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Reading", "statement_batches"]
 
-# About as many bytes as a group of rows has: little memory, used again, stays in the cache.
+# Approximate size of a group of rows. It is small, so that its reused memory stays in the
+# processor's cache.
 _GROUP_BYTES: Final = 1 << 20
 _MOST_GROUP_ROWS: Final = 65_536
-# A group of one batch, which is then handed over without a copy, has at most so many.
+# A group that is one batch is passed on without a copy; this limits its bytes.
 _MOST_BATCH_BYTES: Final = 16 << 20
-# What may be filled before the consumer takes it, at least.
+# Bytes that may be filled before the consumer takes them, at least.
 _AHEAD_BYTES: Final = 32 << 20
-# So many are read at once, in the thread of the caller.
+# Up to this many groups are read at once, in the caller's thread.
 _FEW_GROUPS: Final = 2
 # Rows in a page of a statement that reads keys.
 _STATEMENT_PAGE: Final = 32_768
@@ -64,17 +65,17 @@ T = TypeVar("T")
 
 
 def _group_rows(row_bytes: float, batch_rows: int | None) -> int:
-    """Return how many rows a group has: whole batches, unless these are large."""
+    """Return the number of rows of a group: whole batches, unless batches are large."""
     row_bytes = max(row_bytes, 16.0)
     rows = int(min(_MOST_GROUP_ROWS, _GROUP_BYTES // row_bytes))
     if batch_rows is not None and batch_rows * row_bytes <= _MOST_BATCH_BYTES:
         return max(1, rows // batch_rows) * batch_rows
-    # Groups are cut where TensorFlow can take them over without a copy.
+    # Groups are cut at aligned rows, so that TensorFlow can use them without a copy.
     return rows // ALIGNED_ROWS * ALIGNED_ROWS if rows >= ALIGNED_ROWS else max(1, rows)
 
 
 class Reading(abc.ABC):
-    """What the passes share: they land rows of a reader, and compare what arrives."""
+    """Base of the passes: lands rows of a reader, and compares them with what is known."""
 
     _least_window = LEAST_BYTES
 
@@ -88,7 +89,7 @@ class Reading(abc.ABC):
     ) -> None:
         self._reader = reader
         self._stored_bytes = max(1.0, reader.entry_bytes * reader.block_rows)
-        # Few rows get a small group, which may be kept for long.
+        # A read of few rows gets a small group, because it may be kept for long.
         rows = _group_rows(self._stored_bytes, batch_rows)
         self._rows = min(rows, 1 << (most_rows - 1).bit_length())
         self._layout: RowLayout = reader.row_layout(stored, self._rows)
@@ -128,12 +129,12 @@ class Reading(abc.ABC):
 
     @property
     def _connections(self) -> int:
-        """Connections to each node."""
+        """The number of connections to each node."""
         return -(-self._reader.options.readers // max(1, self._reader.node_count))
 
     @property
     def _most_open(self) -> int:
-        """Cursors that a connection may have open."""
+        """The number of cursors that a connection may have open."""
         return MOST_OPEN
 
     def _is_small(self, units: NDArray[Any]) -> bool:
@@ -149,8 +150,8 @@ class Reading(abc.ABC):
         next_page: OpCode,
         places: NDArray[np.int64] | None = None,
     ) -> Landing:
-        """Return where the answers of cursors land; `total` is -1 if the rows are not counted."""
-        # A first answer of SQL has the number of columns before its page.
+        """Return the `Landing` for answers of cursors; `total` is -1 if rows are not counted."""
+        # The first answer to a SQL query has the number of columns before its page.
         skipped = _INT_BYTES if next_page == OpCode.QUERY_SQL_FIELDS_PAGE else 0
         return Landing(
             self._layout.native, units, places, None, None, total, self._ahead, self._group_bytes,
@@ -164,7 +165,7 @@ class Reading(abc.ABC):
         keys: bytes,
         key_at: NDArray[np.int64],
     ) -> Landing:
-        """Return where the answers to requests for keys land; key i is `keys[key_at[i]:]`."""
+        """Return the `Landing` for answers to requests by key; key i is `keys[key_at[i]:]`."""
         total = len(key_at) - 1
         return Landing(
             self._layout.native, units, places, keys, key_at, total, self._ahead, self._group_bytes,
@@ -177,14 +178,14 @@ class Reading(abc.ABC):
 
     @property
     def _ahead(self) -> int:
-        """Groups that may be filled before the consumer takes them, at least."""
+        """The least number of groups that may be filled before the consumer takes them."""
         return max(2, _AHEAD_BYTES // max(1, self._group_bytes))
 
     def _count(self, units: NDArray[Any], flow: Flow) -> None:
-        """Count the units that have ended since the last time, in order."""
+        """Count and compare, in order, the units that have ended since the last call."""
         first = self._counted
         if first == len(units) or units["state"][first] != UnitState.ENDED:
-            return  # as after most groups
+            return  # no unit has ended, as after most groups
         still_open = np.flatnonzero(units["state"][first:] != UnitState.ENDED)
         last = first + int(still_open[0]) if len(still_open) else len(units)
         self._counted, ended = last, units[first:last]
@@ -193,7 +194,7 @@ class Reading(abc.ABC):
 
     @contextlib.contextmanager
     def _usage(self, units: NDArray[Any], flow: Flow) -> Iterator[None]:
-        """Count what has arrived of units that have not ended, when the pass stops early."""
+        """Count the received rows of unfinished units when the pass stops early."""
         try:
             yield
         finally:
@@ -207,12 +208,12 @@ class Reading(abc.ABC):
                 add_read(flow.origins.get(lane), rows, int(own["nbytes"].sum()))
 
     def _compare(self, first: int, ended: NDArray[Any]) -> None:  # noqa: B027 (keys have nothing)
-        """Compare units that have ended, from number `first` on, with what is known of them."""
+        """Compare the ended units, the first of which is number `first`, with what is known."""
 
-    # What the flow asks
+    # Callbacks of the flow
 
     def learn(self, type_id: int, schema_id: int, flags: int) -> None:
-        """Tell the core how rows of this form are stored."""
+        """Add the stored form of these rows to the core's layout."""
         if self._fetching is not None:
             self._fetching.wait()
         self._decoder.with_types(self._layout.learn, type_id, schema_id, flags)
@@ -220,7 +221,7 @@ class Reading(abc.ABC):
     def leave(
         self, unit: int, entries: bytes, places: NDArray[np.int64], absent: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Decode entries that the core has left, and place them; see `net.flow.Sink`."""
+        """Decode and place the entries that the core did not land; see `net.flow.Sink`."""
         self._left.add(places, self._decoded(unit, entries, places))
         return places
 
@@ -230,14 +231,14 @@ class Reading(abc.ABC):
 
     @abc.abstractmethod
     def other_count(self, unit: int, found: int) -> IgniteTFError:
-        """Return the error of a unit that has another number of rows than it was said to have."""
+        """Return the error for a unit whose number of rows differs from the expected one."""
 
     @abc.abstractmethod
     def other_keys(self, unit: int) -> IgniteTFError:
-        """Return the error of a unit whose rows changed between two connections."""
+        """Return the error for a unit whose rows changed between two connections."""
 
     def _row_of(self, unit: int, places: NDArray[np.int64]) -> int:
-        """Return the number in its unit of the first of these rows, for messages."""
+        """Return the number of the first of these rows within its unit, for messages."""
         return 0
 
 
@@ -245,11 +246,11 @@ class _PageDecoder:
     """Decodes pages of one cache; may be used by several threads.
 
     Args:
-        client: Asked for types that the registry lacks.
+        client: Fetches types that the registry lacks.
         name: Name of the data set, for messages.
         schema: Fields to decode.
         registry: Known binary types.
-        retry_s: Seconds in which a type is asked for again, if a connection is lost.
+        retry_s: Time limit in seconds for requesting a type again after a lost connection.
     """
 
     def __init__(
@@ -265,20 +266,21 @@ class _PageDecoder:
         """Decode a page.
 
         Args:
-            partition: Its partition, if it is of a single one.
+            partition: The partition of all its entries; None if they are of several.
             page: The page.
             first: Number of its first entry, for messages.
 
         Raises:
-            SchemaError: A record does not fit; names cache, partition, key and field.
+            SchemaError: A record does not match the schema; names cache, partition, key and field.
         """
         with RecordContext(self._name, partition, first=first):
             return self.with_types(self._decoder.decode, page)
 
     def with_types(self, work: Callable[..., T], *args: Any) -> T:
-        """Run `work(*args)` with the types that it needs; as `net.binary_types.with_types`.
+        """Return `work(*args)`; fetches the types that it needs, as `net.binary_types.with_types`.
 
-        A type is asked for over another connection, which may be lost though the page is here.
+        A type is requested over another connection. That one may be lost although the page is here,
+        so the request is retried.
         """
         backoff = Backoff(READ)
         while True:
@@ -297,8 +299,8 @@ class _StatementReading(Reading):
     Args:
         reader: The cache.
         selection: Table and condition.
-        key: How the keys are read.
-        field: A field whose value follows each key, and its column.
+        key: The field that describes how keys are read.
+        field: A field whose value follows each key, and the name of its column.
     """
 
     def __init__(
@@ -327,21 +329,22 @@ class _StatementReading(Reading):
                 yield batch
 
     def other_count(self, unit: int, found: int) -> IgniteTFError:
-        """The number of rows is not known."""
+        """Never called: the number of rows is not known."""
         raise AssertionError("the number of rows is not known")
 
     def other_keys(self, unit: int) -> IgniteTFError:
-        """A statement is made anew, not continued."""
+        """Never called: a statement is run again from the beginning, not continued."""
         raise AssertionError("a statement is not continued over another connection")
 
 
 def statement_batches(
     reader: CacheReader, selection: Selection, key: Field, field: tuple[Field, str] | None = None
 ) -> Generator[tuple[bool, Batch], None, None]:
-    """Yield what the statement finds; after a lost connection it starts over.
+    """Yield the rows that the statement finds; after a lost connection it starts again.
 
     Yields:
-        Whether it is the first batch, and the batch. Those before a first batch do not count.
+        Whether it is a first batch, and the batch. The caller must discard all batches before a
+        first batch.
     """
     selection.check_whole(reader.client)
     backoff, first = Backoff(READ), True

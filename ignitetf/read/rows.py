@@ -2,9 +2,9 @@
 
 arguments -> scan_order + reader -> **rows** -> tf/dataset, train, explore, users of NumPy and Arrow
 
-`EpochRows` defines which rows come in which order; reading never changes it. Each iteration is a
-separate object (`Batches`) that knows how far it has come, so that a state can be taken from it.
-`Epochs` hands out one epoch after another.
+`EpochRows` defines which rows are read in which order; reading never changes it. Each iteration is
+a separate object (`Batches`) that keeps its position, so that a state can be taken from it.
+`Epochs` returns one epoch after another.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def open_rows(
         for batch in rows.batches(128):
             batch["val"]["IMAGE"]                    # uint8 [128, 28, 28, 1]
 
-    Arguments have the same names and meaning as those of `IgniteDataset`, and the rows come in the
-    same order.
+    Arguments have the same names and meaning as those of `IgniteDataset`, and the order of the rows
+    is the same.
 
     Args:
         cache: Name of the cache or data set.
@@ -113,18 +113,18 @@ def open_rows(
         where: SQL condition on the rows, as written after WHERE.
         where_params: Values for the `?` in it.
         table: SQL table to read if the cache has several.
-        split: Name of a split (`ignitetf split`), as `train`; `-fold0` for all rows but those.
+        split: Name of a split (`ignitetf split`), such as `train`; `-fold0` for all other rows.
         schema: Declared fields, `{name: dtype | (dtype, shape)}`; `{"key": "stored", "val": None}`
-            takes keys of any types as the bytes that are stored.
+            reads the stored bytes of keys of any type.
         nulls: `error`, `default`, `mask` or `drop`.
         order: `scan` by partitions, shuffled in windows; `keys` by ascending key, which for loaded
             data is the order of the source; `global` by key in random order (without `shuffle`, of
-            seed 0), blocks in windows. None is `scan`, or `global` if there is a `global_batch`.
+            seed 0), blocks in windows. None is `scan`, or `global` if `global_batch` is set.
         shuffle: Seed of the shuffle; None reads partitions in order.
         epoch: Number of the epoch.
         shard: (index, count) of this worker; None takes it from `TF_CONFIG` if that is set.
         even: `pad` or `drop` to give all shards the same number of rows.
-        global_batch: Rows of a step over all workers, by `keys` or `global`: the steps have the
+        global_batch: Rows of a step over all workers, for `keys` or `global`: the steps have the
             same rows for any number of workers. None takes the workers' batch size times their
             number.
         part: Read only this partition; -1 for all.
@@ -134,12 +134,12 @@ def open_rows(
         on_node_loss: `retry` or `error`.
         on_change: `error` or `warn`.
         version: Require this version of the data set's manifest.
-        window_bytes: Limit for a window of the shuffle, of partitions or, by `global`, of blocks.
+        window_bytes: Limit for a shuffle window of partitions or, for `global`, of blocks.
         settings: Connection settings, instead of `address`.
         client: An open connection, instead of `address` and `settings`.
 
     Raises:
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         ConfigError: An argument is unusable.
         SchemaError: The cache is empty and no schema is declared, or a field does not exist.
         ConnectError: No node answered.
@@ -178,13 +178,13 @@ def _settings_of(address: str | Sequence[str] | None) -> Settings:
 class OrderedRows(ABC):
     """One worker's rows of an epoch, in order, from a position on: `EpochRows`, or a mixture.
 
-    `batches` reads them. They never change: `resume`, `advance` and `next_epoch` return new ones
+    `batches` reads them. They never change: `resume`, `advance` and `next_epoch` return new objects
     over the same connections.
 
     Attributes:
         order: The order of all rows.
-        shard: The worker whose rows these are.
-        position: Epoch and place in it where these rows begin.
+        shard: The worker that reads these rows.
+        position: Epoch and place of the first of these rows.
     """
 
     order: ScanOrder | StepOrder
@@ -198,7 +198,7 @@ class OrderedRows(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name of the data set, or of those that are mixed."""
+        """The name of the data set, or the names of the mixed data sets."""
 
     @functools.cached_property
     def length(self) -> int | None:
@@ -233,13 +233,13 @@ class OrderedRows(ABC):
         return self.at(Position(self.position.epoch + 1))
 
     def advance(self, rows: int) -> Self:
-        """Return what is left after each worker has consumed `rows` of these rows."""
+        """Return the rows that remain after each worker has consumed `rows` of these rows."""
         return self.at(self._after(rows))
 
     def in_batches(self, batch_size: int) -> Self:
         """Return the rows for workers that read batches of this size.
 
-        By keys, this is what makes a global step of the batches of all workers.
+        For `keys` and `global`, the batches of all workers then make up a global step.
 
         Raises:
             ConfigError: `global_batch` rows cannot be cut into such batches.
@@ -254,12 +254,12 @@ class OrderedRows(ABC):
         Args:
             rows_consumed: Rows that each worker has trained on, counted from the first of these
                 rows.
-            epoch: Number of the epoch; None for that of these rows. Any other epoch is counted from
-                its beginning.
+            epoch: Number of the epoch; None for the epoch of these rows. In any other epoch, rows
+                are counted from its beginning.
 
         Returns:
-            A JSON object that `resume` takes, also with another number of workers: the place, and
-            what the rows and their order are. Less than 1 KB, but for a mixture.
+            A JSON object for `resume`, also with another number of workers. It has the place, and
+            identifies the rows and their order. Less than 1 KB, except for a mixture.
         """
         start = self
         if epoch is not None and whole_argument("epoch", epoch, 0) != self.position.epoch:
@@ -285,7 +285,7 @@ class OrderedRows(ABC):
         Close the generator to stop early.
 
         Args:
-            batch_rows: Rows of the batches that will be cut, which are then seldom copied.
+            batch_rows: Rows of the batches that will be cut; with it they are seldom copied.
         """
 
     @abstractmethod
@@ -295,7 +295,7 @@ class OrderedRows(ABC):
     def batch_parts(
         self, batch_size: int | None, drop_remainder: bool
     ) -> Generator[list[Batch], None, None]:
-        """Yield the rows of each batch, as the parts that it is made of.
+        """Yield the rows of each batch, as a list of its parts.
 
         Args:
             batch_size: Rows per batch; None for this worker's part of each global step.
@@ -316,11 +316,11 @@ class OrderedRows(ABC):
         return None if batch_size is None else batch_count(self.length, batch_size, drop_remainder)
 
     def batches(self, batch_size: int | None = None, drop_remainder: bool = False) -> Batches:
-        """Return an iterator of NumPy columns that knows its position.
+        """Return an iterator of NumPy columns that keeps its position.
 
         Args:
-            batch_size: Rows per batch; None for about a page, without a copy, or with
-                `global_batch` for this worker's part of each step.
+            batch_size: Rows per batch. None for about a page, without a copy; with `global_batch`,
+                None for this worker's part of each step.
             drop_remainder: Leave out an incomplete last batch.
         """
         if batch_size is not None:
@@ -336,7 +336,7 @@ class OrderedRows(ABC):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows as an Arrow stream (PyCapsule), for pandas, Polars, DuckDB and others.
 
-        Texts and times have their types there; see `export.arrow_form`.
+        Texts and times have Arrow's own types in it; see `export.arrow_form`.
         """
         form = arrow_form(self._nodes, self._fields)
         return arrow_stream(form, self._pages(), requested_schema)
@@ -361,13 +361,13 @@ class EpochRows(OrderedRows):
     """One worker's rows of an epoch of a data set, in order, from a position on.
 
     `batches` reads them. An `EpochRows` never changes: `resume`, `advance` and `next_epoch` return
-    new ones over the same connections.
+    new objects over the same connections.
 
     Attributes:
         reader: The opened cache.
         order: The order of all its rows.
-        shard: The worker whose rows these are.
-        position: Epoch and place in it where these rows begin.
+        shard: The worker that reads these rows.
+        position: Epoch and place of the first of these rows.
     """
 
     order: RowOrder
@@ -431,10 +431,10 @@ class EpochRows(OrderedRows):
     # Random access
 
     def __getitem__(self, index: Any) -> dict[str, Any]:
-        """Return rows by number, in the order asked for.
+        """Return rows by number, in the order of the index.
 
         Rows are numbered in the order of their keys, which for loaded data is the order of the
-        source, whatever order, epoch and shard these rows are of.
+        source. The numbers do not depend on order, epoch and shard of this object.
 
         Args:
             index: A number for one row; a slice, a list of numbers or an array of `bool` for
@@ -446,7 +446,7 @@ class EpochRows(OrderedRows):
         Raises:
             OutOfRange: A number is beyond the last row (an IndexError).
             ConfigError: The rows cannot be read by key, or their keys have no order.
-            DataChanged: A row is gone, unless `on_change` lets that pass and it is left out.
+            DataChanged: A row was removed. If `on_change` allows that, the row is left out instead.
         """
         if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
             rows = self._access.rows(self._access.numbers([int(index)]))
@@ -456,20 +456,20 @@ class EpochRows(OrderedRows):
         return self.columns_of(self._access.rows(self._access.numbers(index)))
 
     def sample(self, n: int, seed: int) -> dict[str, Any]:
-        """Return `n` different rows in random order, the same ones for the same seed."""
+        """Return `n` different rows in random order; the same seed returns the same rows."""
         return self.columns_of(self._access.rows(self._access.sample(n, seed)))
 
     def by_key(self, keys: Any, missing: Missing = "error") -> dict[str, Any]:
-        """Return the rows with these keys, in the order asked for.
+        """Return the rows with these keys, in the order of `keys`.
 
         Args:
             keys: A list or an array of keys; for keys of several fields a dict with a list for
                 each. A key may be repeated.
-            missing: `error`, or `skip` to leave keys out that have no row.
+            missing: `error`, or `skip` to leave out keys without a row.
 
         Raises:
-            KeyNotFound: A key has no row (a KeyError).
-            ConfigError: The keys are of another type than the cache's.
+            KeyNotFound: A key does not have a row (a KeyError).
+            ConfigError: The keys have another type than the keys of the cache.
         """
         return self.columns_of(self._access.by_key(keys, missing))
 
@@ -503,7 +503,7 @@ class EpochRows(OrderedRows):
         """Return the rows of another worker, `(index, count)`, from the same position on."""
         worker, order = Shard.of(shard), self.order
         if isinstance(order, ScanOrder):
-            # The number of workers decides whether the rows of each partition have to be counted.
+            # Whether the rows of each partition must be counted depends on the number of workers.
             counted = order_of(
                 self.reader,
                 list(order.partitions),
@@ -534,7 +534,7 @@ class EpochRows(OrderedRows):
         """See `OrderedRows`."""
         order = self.order
         batches = read_rows(self.reader, order, self.position, self.shard, batch_rows)
-        # Batches of global steps are cut by number, scans are read until they end.
+        # Batches of global steps are cut by row number; scans are read to their end.
         rows = order.rows_left(self.position, self.shard) if isinstance(order, StepOrder) else None
         return self.counted(batches, rows)
 
@@ -571,21 +571,21 @@ class EpochRows(OrderedRows):
                     batch["val"]["IMAGE"]                # torch.uint8 [128, 28, 28, 1]
 
         A thread reads the next batches and copies them while the consumer works. Rows and structure
-        are those of `batches`. JAX stores numbers of 64 bits in 32 unless its `jax_enable_x64` is
-        set; integers that do not fit are refused.
+        are the same as in `batches`. JAX stores numbers of 64 bits in 32 bits unless its
+        `jax_enable_x64` is set; integers that do not fit raise ConfigError.
 
         Args:
-            device: A device of the framework or its name, for JAX also a sharding; None for the
-                default one, for PyTorch the current CUDA device if there is one.
-            framework: `jax` or `torch`; None takes that of a device object.
-            batch_size: As in `batches`.
+            device: A device of the framework or its name, for JAX also a sharding. None for the
+                default device; for PyTorch, the current CUDA device if there is one.
+            framework: `jax` or `torch`; None uses the framework of the device object.
+            batch_size: See `batches`.
             drop_remainder: Leave out an incomplete last batch.
             keys: Whether batches have the entry `key`.
-            ahead: Most batches on the device that the consumer does not have yet.
+            ahead: Most batches that are copied to the device before the consumer requests them.
 
         Raises:
-            ConfigError: A field, or the key, is text or has lists of different lengths; or there is
-                no such device.
+            ConfigError: A field, or the key, is text or has lists of different lengths; or the
+                device does not exist.
             MissingExtra: The framework is not installed.
         """
         keys = flag("keys", keys)
@@ -612,12 +612,12 @@ class EpochRows(OrderedRows):
 
 
 class Batches(Iterator[dict[str, Any]]):
-    """Batches of an epoch as NumPy columns, and how far they have come.
+    """Iterator of batches of an epoch as NumPy columns, which keeps its position.
 
-    Columns are views of the page they came in if possible; see `export.to_numpy`.
+    Columns are views of the received page if possible; see `export.to_numpy`.
 
     Attributes:
-        consumed: Rows handed out so far.
+        consumed: Number of rows returned so far.
     """
 
     def __init__(self, rows: OrderedRows, batch_size: int | None, drop_remainder: bool) -> None:
@@ -635,11 +635,11 @@ class Batches(Iterator[dict[str, Any]]):
         return self._rows.columns_of(batch)
 
     def state(self, rows_consumed: int | None = None) -> dict[str, Any]:
-        """Return the state for `resume` after so many rows; None for those handed out."""
+        """Return the state for `resume` after `rows_consumed` rows; None for all rows returned."""
         return self._rows.state(self.consumed if rows_consumed is None else rows_consumed)
 
     def close(self) -> None:
-        """Stop reading; connections go back to the pool."""
+        """Stop reading, and return the connections to the pool."""
         self._batches.close()
 
     def __enter__(self) -> Batches:
@@ -653,9 +653,10 @@ _R = TypeVar("_R", bound=OrderedRows)
 
 
 class Epochs(Generic[_R]):
-    """One epoch after another: each `take` returns the next one, whichever thread asks.
+    """Counts epochs: each `take`, from any thread, returns the next one.
 
-    A pipeline that is iterated repeatedly needs this memory; the rows themselves have none.
+    A pipeline that is iterated repeatedly has to remember its epoch; the rows themselves never
+    change.
     """
 
     def __init__(self, first: _R) -> None:
@@ -676,7 +677,7 @@ class Epochs(Generic[_R]):
 
 
 def pages(rows: OrderedRows) -> Generator[Batch, None, None]:
-    """Yield batches of about a page; a shuffled window arrives whole and is cut up."""
+    """Yield batches of about a page; a shuffled window is received as a whole and cut."""
     with contextlib.closing(rows.column_batches()) as batches:
         for batch in batches:
             yield from batch.slices(piece_rows(len(batch), batch.nbytes))

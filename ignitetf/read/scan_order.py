@@ -2,19 +2,19 @@
 
 **scan_order** -> batches -> rows
 
-An epoch of a shard is a fixed sequence of rows, determined by the data, the seed and the epoch
-number. Partitions are dealt out to the shards once, by size, and never change shard. Without a
-seed, a shard reads its partitions in ascending order. With one, it permutes them each epoch, groups
-consecutive ones into windows of a limited number of bytes, and permutes the rows of each window.
-The order within a partition is that of its key hashes, the same on every node, so nothing here
+An epoch of a shard is a fixed sequence of rows. It is determined by the data, the seed and the
+epoch number. Partitions are assigned to the shards once, by size, and never change shard. Without a
+seed, a shard reads its partitions in ascending order. With a seed, each epoch permutes the
+partitions, groups consecutive ones into windows of a limited number of bytes, and permutes the rows
+of each window. Rows of a partition are ordered by key hash, the same on every node. So nothing here
 depends on the cluster or on the number of readers.
 
-This module is about the order of scans, and what all orders share: shards and positions. The order
+This module defines the order of scans, and what all orders share: shards and positions. The order
 by keys is in `key_order`.
 
-A position is a chain of (number of shards, rows that each has consumed). The rows left over by one
-link are dealt out anew, in equal contiguous ranges, to the shards of the next link. So an epoch
-continues where it stopped even if the number of workers changed.
+A position is a chain of (number of shards, rows that each has consumed). The rows that remain after
+one link are distributed again, in equal contiguous ranges, to the shards of the next link. So an
+epoch continues where it stopped even if the number of workers changed.
 
 No sockets and no TensorFlow here.
 """
@@ -50,13 +50,13 @@ __all__ = [
 ]
 
 WINDOW_BYTES: Final = 256 << 20
-# The first batch of an epoch comes when the rows of its first window are here.
+# The first window is small, because the first batch has to wait for all of its rows.
 _FIRST_WINDOW_BYTES: Final = 8 << 20
 Even = Literal["pad", "drop"]
 OrderName = Literal["scan", "keys", "global"]
 _UNBOUNDED: Final = 1 << 62
 MOST_ROWS: Final = _UNBOUNDED - 1
-# Rows of a plan: their places and keys are in memory.
+# Limit on the rows of a plan, because their places and keys are in memory.
 MOST_PLANNED: Final = 1 << 20
 # A state with more shards or links was not written by any training.
 _MOST_SHARDS: Final = 4096
@@ -106,7 +106,7 @@ class Shard:
 
     @classmethod
     def of(cls, value: Any) -> Shard:
-        """Convert a shard given as `(index, count)`; raises ConfigError for anything else."""
+        """Return the shard for `(index, count)`; raises ConfigError for any other value."""
         if isinstance(value, cls):
             return value
         try:
@@ -135,7 +135,7 @@ class Position:
     Attributes:
         epoch: Number of the epoch.
         chain: (number of shards, rows consumed by each), one link for each change of that number.
-            By keys a single link: (1, rows that all shards together have consumed).
+            In orders by key, a single link: (1, rows that all shards together have consumed).
     """
 
     epoch: int
@@ -173,15 +173,15 @@ class ScanOrder:
 
     Attributes:
         partitions: Partitions to read, ascending.
-        counts: Rows in each.
-        row_bytes: Bytes of a row, for the size of windows.
+        counts: Rows in each partition.
+        row_bytes: Bytes of a row, to compute the size of windows.
         seed: Seed of the shuffle; None does not shuffle.
         even: How shards get the same number of rows: repeat their own rows (`pad`), leave out their
             last ones (`drop`), or None: the numbers differ.
         window_bytes: Upper limit for a window of more than one partition; the first windows of an
             epoch are smaller.
-        known: Whether `counts` are exact; otherwise they are estimates above zero, and the place of
-            a row is only known by reading.
+        known: Whether `counts` are exact. Otherwise they are estimates above zero, and the place of
+            a row is known only after reading.
     """
 
     partitions: tuple[int, ...]
@@ -198,7 +198,7 @@ class ScanOrder:
         return "scan"
 
     def rows_left(self, position: Position, shard: Shard) -> int:
-        """Return the number of rows that a shard has left; only if `known`."""
+        """Return the number of rows that a shard still has to read; only if `known`."""
         return _length(self.pieces(position.chain, shard))
 
     def after(self, position: Position, rows: int, shard: Shard) -> Position:
@@ -206,7 +206,10 @@ class ScanOrder:
         return position.after(rows, shard.count)
 
     def share(self, shard: Shard) -> tuple[int, ...]:
-        """Return the partitions of one shard, ascending; the largest goes to the smallest shard."""
+        """Return the partitions of one shard, ascending.
+
+        Partitions are assigned by descending size, each to the shard with the fewest rows.
+        """
         return _shares(self.partitions, self.counts, shard.count)[shard.index]
 
     def own_rows(self, shard: Shard) -> int:
@@ -217,12 +220,15 @@ class ScanOrder:
         """Return the rows that a shard reads in an epoch, after `even`; unlimited if unknown.
 
         Raises:
-            ConfigError: A shard has no row that it could repeat.
+            ConfigError: A shard does not have a row that it could repeat.
         """
         return self._rows_of_all(shard.count)[shard.index]
 
     def _rows_of_all(self, count: int) -> Sequence[int]:
-        """Return `rows` of each of `count` shards; one look-up, as its key is all partitions."""
+        """Return `rows` for each of `count` shards, in one call.
+
+        The cached result has all partitions as its key, so a look-up costs time.
+        """
         if not self.known:
             return [_UNBOUNDED] * count
         every = _share_rows(self.partitions, self.counts, count)
@@ -243,7 +249,7 @@ class ScanOrder:
             return _single_windows(self.partitions, self.counts, shard)
         sizes = dict(zip(self.partitions, self.counts, strict=True))
         rng = np.random.default_rng([self.seed, epoch, _ORDER_STREAM])
-        # One permutation of all partitions, so that it does not depend on the shards.
+        # All partitions are permuted together, so that the order does not depend on the shards.
         rank = dict(zip(self.partitions, rng.permutation(len(self.partitions)), strict=True))
         groups: list[list[int]] = []
         nbytes = 0.0
@@ -262,18 +268,18 @@ class ScanOrder:
 
     def _limit(self, window: int) -> int:
         """Return the upper limit for the bytes of the window with this number."""
-        # After 40 doublings it is above any memory.
+        # The limit doubles with each window; after 40 doublings it exceeds any memory.
         return min(self.window_bytes, _FIRST_WINDOW_BYTES << min(window, 40))
 
     def permutation(self, window: Window, epoch: int) -> NDArray[np.int64]:
-        """Return the order of a window's rows, by their number within it."""
+        """Return the order of a window's rows, as their numbers within the window."""
         assert self.seed is not None
         name = min(window.partitions)
         rng = np.random.default_rng([self.seed, epoch, _ROWS_STREAM, name])
         return rng.permutation(window.rows)
 
     def pieces(self, chain: Sequence[tuple[int, int]], shard: Shard) -> list[Piece]:
-        """Return what a shard still has to read after the links of `chain`.
+        """Return the pieces that a shard still has to read after the links of `chain`.
 
         Raises:
             ConfigError: A link consumes more rows than any of its shards has.
@@ -293,7 +299,10 @@ class ScanOrder:
         return shares[shard.index]
 
     def _dealt(self, shares: list[list[Piece]], count: int, *, fresh: bool) -> list[list[Piece]]:
-        """Deal out the pieces of all shards to `count` shards; a fresh epoch by partitions."""
+        """Return the pieces of all shards, distributed to `count` shards.
+
+        A fresh epoch is distributed by partitions.
+        """
         if fresh:
             every = enumerate(self._rows_of_all(count))
             return [[Piece(Shard(i, count), 0, rows)] for i, rows in every]
@@ -374,14 +383,14 @@ def _head(pieces: Sequence[Piece], rows: int) -> list[Piece]:
 
 
 def whole(value: Any) -> int:
-    """Convert any integer type to int; raises TypeError for anything else, including bool."""
+    """Return a value of any integer type as int; raises TypeError for other types, and for bool."""
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{value!r} is no number")
     return operator.index(value)
 
 
 def whole_argument(name: str, value: Any, least: int, most: int = MOST_ROWS) -> int:
-    """Check an integer argument against its limits; raises ConfigError for anything else."""
+    """Return an integer argument between two limits; raises ConfigError for any other value."""
     try:
         number = whole(value)
     except (TypeError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""Partitions, read once: their rows in order, or in the places of a permutation.
+"""Reads partitions once: their rows in order, or at the places of a permutation.
 
 reading -> **scans** -> reader -> batches
 
-What is compared with an earlier pass, the number of rows of each partition and the mark of its keys,
-depends on the rows and nothing else.
+Two things are compared with an earlier pass: the number of rows of each partition, and the mark of
+its keys. Both depend only on the rows.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class UnitBatch:
     """Records of a partition, or the end of one.
 
     Attributes:
-        unit: Index of the partition at whose end they end at the latest.
+        unit: Index of the partition; the records do not go beyond its end.
         batch: The records; None marks an end.
     """
 
@@ -76,8 +76,8 @@ class Permutation:
     """The places of the rows of some partitions.
 
     Attributes:
-        places: Of each row, in the order of the partitions, int64 `[n]`.
-        firsts: The least place of each partition's rows, or one below it, int64 `[partitions]`.
+        places: Place of each row, in the order of the partitions, int64 `[n]`.
+        firsts: The least place of each partition's rows, or a lower one, int64 `[partitions]`.
     """
 
     places: NDArray[np.int64]
@@ -89,10 +89,10 @@ class _PartitionReading(Reading):
 
     Args:
         reader: The cache.
-        partitions: What to read, in this order.
-        stored: What the entries are.
-        permutation: Where the rows go; None for the order of the partitions.
-        by_sql: The rows to request; None for all entries, by scans.
+        partitions: The partitions to read, in this order.
+        stored: Schema of the stored entries.
+        permutation: The places of the rows; None for the order of the partitions.
+        by_sql: Selects the rows to request by SQL; None for all entries, by scans.
         counts: Entries of each partition, int64 `[n]`; None if they are not known.
         batch_rows: Rows of the batches that will be cut; None if it is not known.
     """
@@ -117,7 +117,7 @@ class _PartitionReading(Reading):
 
     @property
     def _scans_at_once(self) -> int:
-        """Scans of these partitions that a node has the heap for."""
+        """The number of scans of these partitions that fit into a node's heap."""
         stored = self._stored_bytes
         return max(1, scans_at_once(scan_bytes(stored, self._reader.unit_bytes / stored)))
 
@@ -149,7 +149,10 @@ class _PartitionReading(Reading):
 
     @functools.cached_property
     def _page_rows(self) -> int:
-        """Entries in a page: one page of each partition read at a time fills the byte window."""
+        """The number of entries in a page.
+
+        One page of each partition that is read at the same time fills the byte window.
+        """
         reader = self._reader
         if reader.options.page_size is not None:
             return reader.options.page_size
@@ -158,8 +161,9 @@ class _PartitionReading(Reading):
         # Only partitions whose rows are needed soon are read at a time.
         near = max(2 * window, self._ahead * self._group_bytes)
         parts = min(parts, int(near / max(1.0, reader.unit_bytes)))
-        # Two pages of one partition: the next one is requested while the last one arrives. Each
-        # thread of a node keeps a buffer of twice its largest page.
+        # At least two pages must fit, because the next page of a partition is requested while the
+        # current one arrives. Pages are limited, because each thread of a node keeps a buffer of
+        # twice its largest page.
         nbytes = max(_LEAST_PAGE, min(_MOST_PAGE, window / max(2, parts)))
         return int(max(1, min(_MOST_PAGE_ROWS, nbytes // max(self._stored_bytes, 64.0))))
 
@@ -184,7 +188,7 @@ class _PartitionReading(Reading):
         return requests_of(OpCode.QUERY_SQL_FIELDS, statements)
 
     def _owners(self, refresh: bool) -> Mapping[int, uuid.UUID]:
-        # Only the primary node answers SQL by partition.
+        # Only the primary node answers SQL for a partition.
         is_sql = self._by_sql is not None
         return owners_of(self._reader.client, self._reader.cache, primary=is_sql, refresh=refresh)
 
@@ -192,11 +196,11 @@ class _PartitionReading(Reading):
         return 0 if self._permutation is not None else int(places[0] - self._units["base"][unit])
 
     def other_count(self, unit: int, found: int) -> IgniteTFError:
-        """Return the error of a partition that has another number of rows than is known."""
+        """Return the error for a partition whose number of rows differs from the known one."""
         return self._reader.changes.other_count(int(self._partitions[unit]), found)
 
     def other_keys(self, unit: int) -> IgniteTFError:
-        """Return the error of a partition whose keys changed between two connections."""
+        """Return the error for a partition whose keys changed between two connections."""
         return self._reader.changes.changed_while_read(int(self._partitions[unit]))
 
 
@@ -205,10 +209,10 @@ class ScanReading(_PartitionReading):
 
     Args:
         reader: The cache.
-        partitions: What to read, in this order.
-        ends: Indexes into the partitions, ascending, at whose end a batch must end.
-        permutation: Where the rows go; None for the order of the partitions. Only where it is known
-            how many rows each has.
+        partitions: The partitions to read, in this order.
+        ends: Ascending indexes into `partitions`; a batch must end where such a partition ends.
+        permutation: The places of the rows; None for the order of the partitions. Only if the
+            number of rows of each partition is known.
         batch_rows: Rows of the batches that will be cut; None if it is not known.
     """
 
@@ -230,13 +234,13 @@ class ScanReading(_PartitionReading):
         by_sql = selection if by_row else None
         super().__init__(reader, partitions, stored, permutation, by_sql, counts, batch_rows)
         self._ends = deque(sorted(ends))
-        self._records = np.zeros(len(self._partitions), np.int64)  # of each, in blocks
+        self._records = np.zeros(len(self._partitions), np.int64)  # of each, for blocks
         self._wanted = None if selection is None or by_row else self._wanted_keys(selection)
         self._found = 0  # records so far
         self._in_split = 0
 
     def _wanted_keys(self, selection: Selection) -> NDArray[np.uint64]:
-        """Return the marks of the keys that a condition on the whole table selects, ascending."""
+        """Return the marks, ascending, of the keys that a condition on the whole table selects."""
         found: list[NDArray[np.uint64]] = []
         for anew, batch in statement_batches(self._reader, selection, self._schema.key):
             if anew:
@@ -246,7 +250,7 @@ class ScanReading(_PartitionReading):
         return np.unique(np.concatenate([*found, np.empty(0, np.uint64)]))
 
     def batches(self) -> Generator[UnitBatch, None, None]:
-        """Yield the batches, and the marks of the ends."""
+        """Yield the batches, and a `UnitBatch` without a batch at each end."""
         if not len(self._partitions):
             return
         reader, units = self._reader, self._units
@@ -265,7 +269,7 @@ class ScanReading(_PartitionReading):
             reader.check_entries()
 
     def _expected_size(self) -> int | None:
-        """Return how many records there must be; None if that is counted by partition."""
+        """Return the expected number of records; None if each partition is checked instead."""
         reader = self._reader
         if len(self._partitions) != reader.partition_count:
             return None
@@ -279,10 +283,10 @@ class ScanReading(_PartitionReading):
             partitions = self._partitions[first : first + len(ended)]
             self._reader.changes.check_units(partitions, ended["done"].copy(), ended["mark"].copy())
 
-    # What the consumer gets
+    # Output to the consumer
 
     def _cut(self, place: int, batch: Batch | None) -> Iterator[UnitBatch]:
-        """Yield the rows of a group, cut at the ends, and the marks of the ends among them."""
+        """Yield the rows of a group, cut at the ends, with an end mark after each."""
         units = self._units
         stop = place + (0 if batch is None else len(batch))
         begin = place
@@ -302,11 +306,11 @@ class ScanReading(_PartitionReading):
 
     @property
     def _next_end(self) -> int:
-        """The unit at whose end the rows that are handed over end at the latest."""
+        """The next unit at whose end a batch must end; no batch goes beyond it."""
         return self._ends[0] if self._ends else 0
 
     def _own(self, part: Batch, place: int) -> Iterator[UnitBatch]:
-        """Yield the rows of the split, without nulls as the policy says."""
+        """Yield the rows that belong to the split, after applying the policy for nulls."""
         if self._reader.is_blocks:
             yield from self._unpacked(part, place)
             return
@@ -320,7 +324,7 @@ class ScanReading(_PartitionReading):
         try:
             own = self._own_of(part, None)
         except SchemaError:
-            # Again for each partition, so that the error names it.
+            # Repeat it for each partition, so that the error names the partition.
             for partition, rows in self._by_partition(place, len(part)):
                 self._own_of(part[rows], partition)
             raise
@@ -345,7 +349,7 @@ class ScanReading(_PartitionReading):
         return unpack_blocks(self._schema, blocks, names)
 
     def _by_partition(self, place: int, rows: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Yield each partition that has some of these rows, and which."""
+        """Yield each partition that has some of these rows, and the numbers of the rows."""
         known = self._units["base"] >= 0
         bases = self._units["base"][known]
         numbers = np.arange(place, place + rows)
@@ -368,7 +372,7 @@ def count_entries(reader: CacheReader, partitions: Sequence[int]) -> list[int]:
 
 
 def count_keys(reader: CacheReader) -> list[int] | None:
-    """Return the rows of each partition, by their keys, which SQL reads; None if it cannot."""
+    """Return the rows of each partition, counted by the keys that SQL reads; None if it cannot."""
     if reader.is_blocks or (table := reader.whole_table()) is None:
         return None
     counts = np.zeros(reader.partition_count, np.int64)
@@ -390,7 +394,7 @@ def scanned_keys(reader: CacheReader, key: Field) -> Generator[Batch, None, None
 
 
 class _KeyScan(_PartitionReading):
-    """Reads the keys of partitions, whatever their values are."""
+    """Reads the keys of partitions; the values may have any type."""
 
     def __init__(self, reader: CacheReader, partitions: Sequence[int], key: Field) -> None:
         stored = block_schema(reader.schema) if reader.is_blocks else reader.schema

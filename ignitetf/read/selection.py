@@ -1,11 +1,11 @@
-"""Which rows are read: those of `where=`, which the nodes find, and those of `split=`.
+"""Selects rows by `where=`, which the nodes evaluate, and by `split=`.
 
 conditions, manifest -> **selection** -> reading -> reader
 
-A condition that depends on single rows is sent to each partition. Any other is evaluated by one
-statement over the whole table, which returns keys; each partition is then scanned, and only entries
-with these keys are kept. So the order within a partition is the same either way. Which rows of a
-page, or which keys, belong to a split is computed here.
+A condition that depends on single rows is sent to each partition. Any other condition is evaluated
+by one statement over the whole table, which returns keys. Each partition is then scanned, and only
+entries with these keys are kept. So the order within a partition is the same in both cases. This
+module also computes which rows of a page, or which keys, belong to a split.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _FUNCTIONS: Final = _words(
     " REPLACE RIGHT ROUND RPAD RTRIM SECOND SIGN SIN SPACE SQRT SUBSTR SUBSTRING TAN TRIM TRUNC"
     " TRUNCATE UCASE UPPER YEAR"
 )
-# Functions that return something else on every call, or in every session. The first ones can be
+# Functions that return another value on every call or in every session. Those in _UNSTEADY can be
 # written without parentheses.
 _UNSTEADY: Final = _words(
     "CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP ROWNUM SYSDATE SYSTIME"
@@ -168,7 +168,7 @@ def parse_condition(
 
 
 def _check_whole(found: Sequence[Token]) -> None:
-    """Refuse text that would break out of the parentheses put around it."""
+    """Raise ConfigError for text that would close the parentheses put around it."""
     depth = 0
     for token in found:
         if token.kind == "open":
@@ -195,7 +195,7 @@ def _no_condition(reason: str) -> ConfigError:
 
 
 def _check_steady(kept: Sequence[Token]) -> None:
-    """Refuse conditions that would not select the same rows each time."""
+    """Raise ConfigError for conditions that may select other rows each time."""
     words = {t.identifier for t in kept if t.kind == "word"}
     for at, token in enumerate(kept):
         called = at + 1 < len(kept) and kept[at + 1].text == "("
@@ -296,7 +296,7 @@ class Selection:
         return self._entries(page_size, partitions, condition.text, condition.params)
 
     def sample(self, page_size: int, partitions: Sequence[int]) -> tuple[list[bytes], bytes]:
-        """Return the requests for any rows of the table: of partitions, and of all of them."""
+        """Return the requests for unfiltered rows: one per partition, and one for the table."""
         found = self._entries(page_size, partitions, "TRUE", ())
         whole = self._select("_KEY, _VAL", "TRUE")
         return found, sql_request(self.table.schema, whole, (), page_size)
@@ -320,7 +320,7 @@ class Selection:
 
         Args:
             page_size: Rows in a page.
-            column: A column whose value follows each key; None for a value that says nothing.
+            column: A column whose value follows each key; None for a meaningless value.
         """
         what = f"_KEY, {'TRUE' if column is None else quoted(column)}"
         sql = self._select(what, self.condition.text)
@@ -338,14 +338,14 @@ class Selection:
                 )
         else:
             self.check_whole(client)
-        # Better to learn now that the node refuses a condition than when the epoch begins.
+        # If the node refuses the condition, raise now and not when the epoch begins.
         sql = self._select("1", self.condition.text) + " LIMIT 0"
         client.sql(sql, params, schema=self.table.schema).close()
 
     def check_whole(self, client: Client) -> None:
-        """Raise ConfigError if a subquery would not see the whole table that it reads.
+        """Raise ConfigError if a subquery would not read all rows of its table.
 
-        Ignite evaluates a subquery on each node, over the rows which that node holds.
+        Ignite evaluates a subquery on each node, over only the rows of that node.
         """
         spread = {name for (name,) in client.sql(statement("spread"))}
         if names := sorted(spread & self.condition.names):
@@ -369,7 +369,7 @@ def find_selection(
         data_set: Name of the data set in the cache, which a condition may use for its table.
 
     Raises:
-        ConfigError: The cache has no SQL table, or several; or the condition cannot be used.
+        ConfigError: The cache has no SQL table, or has several; or the condition cannot be used.
         SqlError: The node refuses the condition.
     """
     table = _find_table(client, cache, options.table, data_set)
@@ -418,10 +418,10 @@ class Split:
     """The rows of one part of a division, or of all its others.
 
     Attributes:
-        name: What was asked for, as `train` or `-fold0`.
+        name: The name that was passed, such as `train` or `-fold0`.
         division: The parts.
         number: The number of the part.
-        all_but: Whether its rows are left out rather than read.
+        all_but: Whether to read all rows except those of this part.
         by: The field that the division is balanced by.
         counts: Rows in each partition; empty if they were not counted since the data changed.
     """
@@ -435,14 +435,14 @@ class Split:
 
     @property
     def identity(self) -> str:
-        """Name and checksum of the definition, for a state."""
+        """Name and checksum of the definition, to store in a state."""
         return f"{self.name}:{self.division.digest}"
 
     def has(self, marks: NDArray[np.uint64], values: Column | None) -> NDArray[np.bool_]:
         """Return for each row whether it belongs to the split.
 
         Args:
-            marks: `wire.checksum.marks_of` the keys.
+            marks: Result of `wire.checksum.marks_of` for the keys.
             values: The values of the field `by`.
         """
         parts = self.division.parts(self.division.places(marks), values)
@@ -450,7 +450,7 @@ class Split:
         return ~has if self.all_but else has
 
     def scanned(self, schema: Schema) -> Schema:
-        """Return the schema with the field that decides, which `rows_of` needs."""
+        """Return the schema extended by the field that decides the split; `rows_of` needs it."""
         if self.by is None or self.by.name in schema.names:
             return schema
         return replace(schema, fields=(*schema.fields, self.by))
@@ -465,7 +465,11 @@ class Split:
         return batch if len(rows) == len(batch) else batch[rows]
 
     def counts_in(self, rows: NDArray[np.int64]) -> tuple[int, ...]:
-        """Return the rows in each partition, from those of all parts, int64 [parts, p]."""
+        """Return the rows of the split in each partition.
+
+        Args:
+            rows: The rows of all parts, int64 [parts, partitions].
+        """
         own = rows[self.number]
         return tuple((rows.sum(axis=0) - own if self.all_but else own).tolist())
 
@@ -476,10 +480,10 @@ def find_split(cache: str, manifest: Manifest | None, name: Any) -> Split:
     Args:
         cache: Name of the data set.
         manifest: Its manifest.
-        name: As `train`; `-train` for all rows but those.
+        name: Such as `train`; `-train` for all rows that are not in `train`.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no split with this name.
     """
     if not isinstance(name, str):
         raise ConfigError(f"split={name!r}", hint="the name of a split, as 'train' or '-fold0'")

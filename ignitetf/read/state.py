@@ -2,9 +2,10 @@
 
 scan_order -> **state** -> rows
 
-A state names a place in an order of rows, and everything that this order depends on. It is refused
-if the current way of reading has another order. One estimate, the bytes of a row of a cache without
-a manifest, may come out differently; it is taken from the state. No TensorFlow here.
+A state names a place in an order of rows, and everything that this order depends on. If the current
+way of reading has another order, the state is refused. One value is only an estimate: the bytes of
+a row of a cache without a manifest. It may differ each time, so it is taken from the state. This
+module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from ignitetf.wire.requests import encode_parameter
 
 __all__ = ["identity_of", "mix_identity_of", "mix_placed", "placed"]
 
-# Changed whenever the same arguments begin to mean another order of rows.
+# Incremented whenever the same arguments mean another order of rows than before.
 _FORMAT: Final = 3
 _HINT: Final = "pass what state() gave, as it is"
 _PLACE: Final = ("epoch", "chain")
-# Entries that may be known in one state and unknown in another of the same order.
+# Entries that may be known in one state and unknown in another state of the same order.
 _IF_KNOWN: Final = ("rows", "counts")
 _OF_DATA: Final = ("version", "entries", "keys", "blocks", *_IF_KNOWN)
 _MOST_ROW_BYTES: Final = 1 << 40
@@ -41,7 +42,7 @@ _MOST_ROW_BYTES: Final = 1 << 40
 def identity_of(reader: CacheReader, order: RowOrder) -> dict[str, Any]:
     """Return everything that the order of the rows depends on, except the place in it, as JSON.
 
-    Numbers and short texts are stored as they are, anything that may be long as a checksum.
+    Numbers and short texts are stored directly, longer values as a checksum.
     """
     options, manifest = reader.options, reader.manifest
     drops = options.nulls == "drop"
@@ -89,7 +90,7 @@ def mix_identity_of(
 ) -> dict[str, Any]:
     """Return everything that the order of a mixture depends on, except the place in it, as JSON.
 
-    Of weights these are the rows that they make of each component.
+    Weights are stored as the number of rows of each component that they lead to.
     """
     parts = []
     for share, (name, (reader, keys)) in zip(order.shares, components.items(), strict=True):
@@ -99,7 +100,7 @@ def mix_identity_of(
         "order": "mix",
         "even": order.even,
         "seed": order.seed,
-        # Interleaving gives every step its weights; a permutation is the same for any steps.
+        # Interleaving depends on the size of a step; a permutation does not.
         "step": order.global_batch if order.seed is None else None,
         "components": parts,
     }
@@ -111,7 +112,7 @@ def mix_placed(
     """Return the position in the state of a mixture.
 
     Raises:
-        ConfigError: It is not a state, or not of this mixture.
+        ConfigError: It is not a state, or not a state of this mixture.
         DataChanged: The data of a component were loaded again since.
     """
     position = Position.from_state(state)
@@ -141,7 +142,7 @@ def placed(
     """Return the position in a state, and the order that it refers to.
 
     Raises:
-        ConfigError: It is not a state, or not of this dataset.
+        ConfigError: It is not a state, or not a state of this dataset.
         DataChanged: The data were loaded again since.
     """
     position = Position.from_state(state)
@@ -173,7 +174,7 @@ def placed(
 
 
 def _check_kind(state: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Check that a state is of this format and kind of order."""
+    """Raise ConfigError unless a state has this format and kind of order."""
     if (found := state.get("format")) != _FORMAT:
         raise ConfigError(
             "the state was taken by another version of ignitetf"
@@ -189,7 +190,7 @@ def _check_kind(state: dict[str, Any], mine: dict[str, Any]) -> None:
 
 
 def _check_entries(state: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Check that a state says the same as the current way of reading."""
+    """Raise an error unless a state agrees with the current way of reading."""
     if wrong := sorted(set(mine) ^ set(state), key=str):
         has = "has no" if wrong[0] in mine else "has an unknown"
         raise ConfigError(f"not a state of a dataset: it {has} {wrong[0]!r}", hint=_HINT)
@@ -227,7 +228,7 @@ def _checksum(numbers: Sequence[int]) -> str:
 
 
 def _digest(values: Sequence[Any]) -> str:
-    """Return a checksum of values: they may be anything SQL takes, and private."""
+    """Return a checksum of values; they may have any SQL type, and may be private."""
     found = hashlib.sha256()
     for value in values:
         encoded = encode_parameter(value)

@@ -1,14 +1,15 @@
-"""What the readers of this process handed over: from where, how long it took, and which keys.
+"""Usage figures of the readers of this process: sources, waiting times and checksums of keys.
 
 reading, rows -> **usage** -> heartbeats of a job, its audit
 
-Counted are requests and batches, never single rows, over all data sets that this process reads. Whoever
-takes two snapshots has the rates between them. A worker process of a loader counts for itself.
+The counters are updated per request and per batch, never per row, for all data sets that this
+process reads. Two snapshots give the rates between them. A worker process of a loader has its own
+counters.
 
-That each row was read exactly once in an epoch is proved by sums: each iteration over a shard has
-the number of its rows, and the sum modulo 2^64 of a hash of each key. Added up over the shards of
-an epoch, both are those of the whole data set, in any order (`keys_sum`). A checksum costs a pass
-over the keys, so it is only taken in a job, which sets IGNITETF_JOB.
+Sums prove that each row was read exactly once in an epoch. Each iteration over a shard has the
+number of its rows, and the sum modulo 2^64 of a hash of each key. Added up over the shards of an
+epoch, in any order, both are equal to those of the whole data set (`keys_sum`). A checksum costs a
+pass over the keys, so it is only computed in a job, which sets IGNITETF_JOB.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = [
     "snapshot",
 ]
 
-# Iterations that a snapshot has, the latest ones.
+# A snapshot has this many of the latest iterations.
 _KEPT: Final = 64
 _SALT: Final = 0x9E3779B97F4A7C15
 _MASK: Final = (1 << 64) - 1
@@ -50,13 +51,13 @@ _MASK: Final = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Amount:
-    """What one node delivered.
+    """Rows and bytes received from one node.
 
     Attributes:
         node: Its address; None for all nodes of a place.
         place: How near the node is: `host`, `data_center` or `elsewhere`.
-        rows: Rows that were received, also those that do not belong to the shard; in the block
-            layout as many as its blocks have on average.
+        rows: Number of received rows, including rows that do not belong to the shard. In the block
+            layout, the number of blocks times their average rows.
         nbytes: Bytes of the answers.
     """
 
@@ -76,7 +77,7 @@ class Epoch:
         epoch: Number of the epoch.
         shard: (index, count) of the worker.
         start: Where in the epoch it began, as the chain of a state; empty for the beginning.
-        selection: What chooses rows, as `split=train`; empty for all.
+        selection: How rows are selected, such as `split=train`; empty for all rows.
     """
 
     cache: str
@@ -89,14 +90,14 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Iteration:
-    """One pass over a shard of an epoch, as far as it has come.
+    """One pass over a shard of an epoch, and its progress.
 
     Attributes:
-        number: Counts the iterations of this process, from 1.
-        of: What is read.
-        rows: Rows handed over.
+        number: Number of this iteration among those of this process, from 1.
+        of: The rows that are read.
+        rows: Number of rows returned to the consumer so far.
         checksum: `keys_sum` of their keys; None outside a job, and for rows without keys.
-        ended: Whether all rows of the shard were handed over.
+        ended: Whether all rows of the shard were returned.
     """
 
     number: int
@@ -113,9 +114,9 @@ class Snapshot:
     Attributes:
         rows: Rows received from all nodes; see `Amount`.
         nbytes: Bytes of the answers.
-        wait_s: Seconds in which consumers waited for rows. A thread that reads ahead, as that of
-            `tf.data` or `to_device`, is such a consumer.
-        nodes: What each node delivered.
+        wait_s: Seconds in which consumers waited for rows. A thread that reads ahead, for `tf.data`
+            or `to_device`, counts as a consumer.
+        nodes: Rows and bytes received from each node.
         iterations: The latest iterations, in the order in which they began.
     """
 
@@ -127,7 +128,7 @@ class Snapshot:
 
     @property
     def places(self) -> dict[Place, Amount]:
-        """What the nodes of each place delivered together."""
+        """Rows and bytes received from all nodes of each place."""
         found: dict[Place, Amount] = {}
         for one in self.nodes:
             so_far = found.get(one.place, Amount(None, one.place))
@@ -137,7 +138,7 @@ class Snapshot:
 
 
 class _Counter:
-    """The figures of this process."""
+    """The counters of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -160,7 +161,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def add_read(origin: Origin | None, rows: int, nbytes: int) -> None:
-    """Count rows that were received from a node; without an origin nothing was received."""
+    """Count rows that were received from a node; `origin` is None if nothing was received."""
     if origin is None:
         return
     counter = _counter
@@ -186,9 +187,10 @@ def counted(
 
     Args:
         batches: The rows of a shard; closed with this generator.
-        epoch: What they are.
-        schema: The schema with the type of their keys; None takes no checksum of them.
-        rows: How many they are, if that is known: who knows it need not ask beyond the last one.
+        epoch: Describes the rows.
+        schema: The schema with the type of their keys; None computes no checksum.
+        rows: Number of rows, if it is known. The iteration then counts as ended after the last row,
+            even if the consumer does not request another batch.
     """
     with contextlib.closing(batches):
         if not os.environ.get("IGNITETF_JOB"):
@@ -210,7 +212,7 @@ def counted(
 
 
 def _put(counter: _Counter, iteration: Iteration) -> None:
-    """Put an iteration in the place of its earlier self, unless that has been dropped."""
+    """Replace the earlier version of this iteration, unless it has been dropped."""
     with counter.lock:
         kept = counter.iterations
         at = iteration.number - kept[0].number
@@ -222,13 +224,13 @@ def keys_sum(marks: NDArray[np.uint64]) -> int:
     """Return the sum modulo 2^64 of a hash of each key; sums of parts can be added up.
 
     Args:
-        marks: What `marks_of` makes of keys.
+        marks: The result of `marks_of` for the keys.
     """
     return int(mix(marks, _SALT).sum(dtype=np.uint64))
 
 
 def snapshot() -> Snapshot:
-    """Return what was counted in this process so far; `dataclasses.asdict` makes JSON of it."""
+    """Return all counters of this process; `dataclasses.asdict` converts them for JSON."""
     counter = _counter
     with counter.lock:
         origins = dict(counter.origins)

@@ -1,11 +1,12 @@
-"""Puts rows into another order than they arrive in, each into its place as soon as it is here.
+"""Reorders rows: writes each row to its place in a window when it arrives.
 
 pages -> **window** -> batches, lookup
 
 Dense columns are copied once, from the page to the row's place, into memory that is reused for
-later windows; slices of it are handed over as they are. To keep these slices aligned, so that
-TensorFlow takes them over without a copy, the odd rows at the end of a window are moved to the
-front of the next one. Columns of runs are collected, and put in order once the window is complete.
+later windows. Slices of this memory are passed on without a copy. TensorFlow can use slices without
+a copy only if they are aligned. So the last rows of a window that do not fill an aligned slice are
+moved to the front of the next window. Columns of runs are collected, and sorted once the window is
+complete.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ignitetf.wire.columns import Batch, Column, Dense, concat_columns, values_o
 
 __all__ = ["MANY_ROWS", "Filling", "inverse", "piece_rows"]
 
-# With fewer rows than this, rounding to aligned ones is not worth it.
+# With fewer rows than this, rounding to a multiple of the alignment is not worth it.
 MANY_ROWS: Final = 16 * ALIGNED_ROWS
 _KEY: Final = ""
 
@@ -34,7 +35,7 @@ class Filling:
     Args:
         places: The place in the window of each row, in the order in which they arrive.
         pool: Memory for the columns.
-        head: Rows to hand over before those of the window, as `batches` returned them.
+        head: Rows to yield before those of the window; `batches` of the last window returned them.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Filling:
         """Add the next rows.
 
         Raises:
-            DataChanged: There are more rows than the window should have.
+            DataChanged: More rows arrive than the window should have.
         """
         places = self._places[self._rows : self._rows + len(batch)]
         self._rows += len(batch)
@@ -70,17 +71,17 @@ class Filling:
             _scatter(self._dense[name][self._ahead :], places, column.values)
 
     def batches(self, last: bool) -> Generator[Batch, None, Batch | None]:
-        """Yield the rows in shuffled order: at once, without a copy, or with runs in pages.
+        """Yield the rows in the window's order: all at once without a copy, or in pages with runs.
 
         Args:
             last: Whether this is the last window.
 
         Returns:
-            Up to 63 remaining rows for the head of the next window, as a copy: a view would keep
-            the memory of this window from being reused.
+            Up to 63 remaining rows for the head of the next window. They are a copy, because a view
+            would prevent the memory of this window from being reused.
 
         Raises:
-            DataChanged: There are fewer rows than the window should have.
+            DataChanged: Fewer rows arrived than the window should have.
         """
         if self._rows != len(self._places):
             raise self._other_rows()
@@ -91,7 +92,7 @@ class Filling:
         nbytes = sum(a.nbytes for a in self._dense.values()) + sum(c.nbytes for c in runs.values())
         rows = self._ahead + self._rows
         rest = 0 if last or runs or rows < MANY_ROWS else rows % ALIGNED_ROWS
-        # Data already in memory are handed over at once, because each hand-over has a cost.
+        # Data that are already in memory are passed on at once, because each transfer has a cost.
         step = piece_rows(rows, nbytes) if runs else max(1, rows)
         for start in range(0, rows - rest, step):
             yield self._piece(slice(start, min(start + step, rows - rest)), runs)
@@ -126,14 +127,14 @@ class Filling:
 
 
 def piece_rows(rows: int, nbytes: int) -> int:
-    """Return the rows of each of several equal pieces of about a page; a multiple of 64 if many."""
+    """Return the number of rows of equal pieces of about a page; a multiple of 64 for many rows."""
     pieces = max(1, round(nbytes / PAGE_BYTES))
     size = -(-rows // pieces)
     return -(-size // ALIGNED_ROWS) * ALIGNED_ROWS if size >= MANY_ROWS else max(1, size)
 
 
 def inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the order that undoes an order: `inverse(order)[order[i]]` is i."""
+    """Return the inverse of a permutation: `inverse(order)[order[i]]` is i."""
     found = np.empty_like(order)
     found[order] = np.arange(len(order))
     return found
@@ -145,7 +146,7 @@ def _columns(batch: Batch) -> dict[str, Column]:
 
 
 def _scatter(target: NDArray[Any], places: NDArray[np.int64], values: NDArray[Any]) -> None:
-    """Assign `target[places] = values`, moving rows of several items as one item each."""
+    """Assign `target[places] = values`; a row of several items is moved as a single item."""
     width = int(np.prod(values.shape[1:], dtype=np.int64)) * values.dtype.itemsize
     if values.ndim == 1 or width == 0 or not values[:1].flags.c_contiguous:
         target[places] = values

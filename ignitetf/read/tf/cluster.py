@@ -1,10 +1,10 @@
-"""What is different in a process of a TensorFlow cluster, where a strategy divides batches.
+"""Detects a process of a TensorFlow cluster, and a fault of Keras 3 in it.
 
 **cluster** -> tensors -> dataset, train/keras_repair
 
-Keras 3 takes the mean of a batch of which each worker holds a part, and fails. Here is where that
-fault is, and what to do is said; `train/keras_repair` repairs it. To import this module takes no
-TensorFlow.
+In such a process a strategy divides batches. Keras 3 takes the mean of a batch of which each worker
+holds a part, and fails. This module locates the fault and makes the error say what to do.
+`train/keras_repair` repairs it. Importing this module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _HINT: Final = (
 
 
 def in_cluster() -> bool:
-    """Return whether a strategy over several processes has been made in this one.
+    """Return whether a strategy over several processes was created in this process.
 
-    TensorFlow wants it made before anything else, so before any dataset.
+    TensorFlow requires the strategy to be created first, so before any dataset.
     """
     import tensorflow as tf
 
@@ -40,7 +40,10 @@ def in_cluster() -> bool:
 
 
 def _explain(trainer: ModuleType) -> None:
-    """Make the two functions with which Keras 3 fails say what to do; see train.keras_repair."""
+    """Wrap the two functions in which Keras 3 fails: their errors then say what to do.
+
+    See train.keras_repair.
+    """
     if not is_faulty(trainer):
         return
     places = (trainer.TensorFlowTrainer, "_maybe_symbolic_build"), (trainer, "reduce_per_replica")
@@ -63,14 +66,14 @@ def _explained(trainer: Any, function: Any) -> Any:
     return explaining
 
 
-# Versions of Keras with which the repair was tested: others may differ in what it replaces.
+# Keras versions with which the repair was tested. In others the replaced functions may differ.
 TESTED: Final = frozenset({"3.13.2", "3.14.1", "3.15.1"})
 
 TRAINER: Final = "keras.src.backend.tensorflow.trainer"
 
 
 def is_faulty(trainer: ModuleType) -> bool:
-    """Return whether this module of Keras has the fault; not if Keras or we have mended it."""
+    """Return whether this module of Keras has the fault; False if Keras or our repair fixed it."""
     kind = getattr(trainer, "TensorFlowTrainer", None)
     build = getattr(kind, "_maybe_symbolic_build", None)
     return build is not None and "MEAN" in inspect.unwrap(build).__code__.co_consts

@@ -2,8 +2,8 @@
 
 rows -> tensors -> **dataset** -> training
 
-Whole pages of columns cross into TensorFlow through `from_generator`; single elements and batches
-are cut from them there, in C++. No Python code runs per row.
+Whole pages of columns are passed to TensorFlow through `from_generator`. TensorFlow cuts single
+elements and batches from them in C++. No Python code runs per row.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ except ImportError as error:
 
 __all__ = ["IgniteDataset"]
 
-# What is as large as half a page crosses from one to the next at every other batch.
+# If a batch is about half a page or larger, every other batch crosses from one page into the next.
 _LARGE_BATCH_BYTES: Final = 8 << 20
-# In a loop in Python: a page whose slices are in use is not used again, and copied where they are not
-# aligned, as slices of few rows seldom are.
+# The same limit for a loop in Python. There, the memory of a page is not reused while slices of it
+# are in use, and slices that are not aligned are copied. Slices of few rows are seldom aligned.
 _LARGE_IN_LOOP: Final = 1 << 20
 
 
@@ -60,10 +60,10 @@ class IgniteDataset(OwnDataset):
     """The entries of an Apache Ignite cache as a `tf.data.Dataset`.
 
     Elements are `{"key": ..., "val": {FIELD: ...}}` with the fields sorted by name; for plain
-    values `val` is itself a tensor. Shapes and dtypes come from the manifest that the load wrote,
-    else from `schema`, else from the first pages. Strings and byte blobs are `tf.string`; arrays of
-    varying length are `[None]` tensors, ragged in batches. The order is that of the partitions, and
-    of the key hashes within each.
+    values `val` is itself a tensor. Shapes and dtypes are read from the manifest that the load
+    wrote. Without one they are taken from `schema`, and without that from the first pages. Strings
+    and byte blobs are `tf.string`; arrays of varying length are `[None]` tensors, ragged in
+    batches. The order is by partition, and by key hash within each partition.
 
     If `batch` is called first, it cuts batches from whole pages, without a step for each row.
 
@@ -75,8 +75,8 @@ class IgniteDataset(OwnDataset):
         cache_name: Name of the cache or data set.
         host: Node to connect to.
         port: Its thin client port.
-        schema_host: Accepted for compatibility; the schema comes from the node itself.
-        schema_port: As `schema_host`.
+        schema_host: Accepted for compatibility; the schema is requested from the node itself.
+        schema_port: See `schema_host`.
         local: Read only the partitions that the connected node owns.
         part: Read only this partition; -1 for all.
         page_size: Entries in a page; None for about 2 MB, more where a round trip takes long.
@@ -92,21 +92,21 @@ class IgniteDataset(OwnDataset):
         where: SQL condition on the rows, as written after WHERE; only matching rows are read.
         where_params: Values for the `?` in it.
         table: SQL table to read if the cache has several.
-        split: Name of a split, as `train`; `-fold0` for all rows but those. See `open_rows`.
+        split: Name of a split, such as `train`; `-fold0` for all other rows. See `open_rows`.
         schema: Declared fields, `{name: dtype | (dtype, shape) | tf.TensorSpec}`;
-            `{"key": "stored", "val": None}` takes keys of any types as the bytes that are stored.
+            `{"key": "stored", "val": None}` reads the stored bytes of keys of any type.
         nulls: `error`, `default`, `mask` (adds `FIELD_valid`) or `drop`.
         as_supervised: Elements are `(features, label)`, where the label is the field LABEL.
-        order: `scan` (the default), `keys` or `global`; see `open_rows`. Below, `shuffle` is told
-            for scans; by keys every row can stand at every place.
+        order: `scan` (the default), `keys` or `global`; see `open_rows`.
         shuffle: Seed; partitions and the rows of byte-bounded windows are permuted, differently in
-            each epoch, the same way for any number of readers and nodes. None keeps the order.
+            each epoch, the same way for any number of readers and nodes. None keeps the order. This
+            describes `scan`; with `global`, any row can be at any place.
         epoch: Number of the first epoch; each further iteration increments it.
         shard: (index, count) of this worker's share of the partitions, or a
             `tf.distribute.InputContext`. None takes it from `TF_CONFIG` if that names several
             workers; (0, 1) always reads everything.
         even: `pad` or `drop` to give all shards the same number of rows; None lets them differ.
-        global_batch: Rows of a step over all workers, by `keys` or `global`; see `open_rows`.
+        global_batch: Rows of a step over all workers, for `keys` or `global`; see `open_rows`.
         readers: Connections at once, at least one to each node; "auto" is one to each.
         on_node_loss: `retry` continues with another node, `error` raises at once.
         on_change: `error` or `warn` if a partition does not have the number of entries that the
@@ -116,7 +116,7 @@ class IgniteDataset(OwnDataset):
         settings: Connection settings, instead of all connection arguments.
 
     Raises:
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         SchemaError: The cache is empty and no schema is declared, or a field does not exist.
         ConnectError: No node answered.
     """
@@ -161,7 +161,7 @@ class IgniteDataset(OwnDataset):
         window_bytes: int = WINDOW_BYTES,
         settings: Settings | None = None,
     ) -> None:
-        """Connect, determine what the cache holds, and build the dataset."""
+        """Connect, determine the schema of the cache, and build the dataset."""
         given = with_environment(
             cache_name=cache_name, host=host, port=port, local=local, part=part,
             page_size=page_size, username=username, password=password, certfile=certfile,
@@ -199,7 +199,7 @@ class IgniteDataset(OwnDataset):
 
     @property
     def rows(self) -> EpochRows:
-        """The rows of the first epoch, without TensorFlow; they stay the same while iterated."""
+        """The rows of the first epoch, without TensorFlow; iterating does not change them."""
         return self._rows
 
     @property
@@ -216,8 +216,8 @@ class IgniteDataset(OwnDataset):
     def _length(self) -> int | None:
         """Elements of every epoch; None if unknown.
 
-        After `resume` it is None, because the rest of an epoch is shorter than the following
-        epochs; and where rows may be added or removed without an error.
+        It is None after `resume`, because the rest of an epoch is shorter than the following
+        epochs. It is also None if rows may be added or removed without an error.
         """
         may_change = self._rows.reader.options.on_change != "error"
         return None if may_change or self._rows.position.chain else self._rows.length
@@ -252,8 +252,8 @@ class IgniteDataset(OwnDataset):
         uneven = isinstance(rows.order, StepOrder) and rows.order.is_uneven(rows.shard)
 
         def cut_if(is_large: bool) -> _Cut:
-            # Ragged batches cannot be cut out of pages, and large ones are cheaper to pack at once
-            # than to copy again.
+            # Ragged batches cannot be cut out of pages. Large batches are cheaper to pack directly
+            # than to cut out of pages, which copies them again.
             exact = form.has_runs or uneven or is_large
             return _Cut(size, slice_rows, drop_remainder, exact=exact)
 
@@ -273,10 +273,11 @@ class IgniteDataset(OwnDataset):
         return Steps(dataset, eager)
 
     def _slice_rows(self, batch_size: int) -> int:
-        """Return the rows that this worker has of a global step, by keys.
+        """Return the rows of this worker in a global step, for orders by key.
 
-        A strategy divides each batch by the workers, and trains the parts in as many steps. So a
-        batch is made of the slices of these steps, which then have the rows that one worker's have.
+        A strategy divides each batch by the number of workers n, and trains the parts in n steps.
+        So a batch is made of this worker's slices of n global steps. Each global step then has the
+        same rows as with one worker.
         """
         count = self._rows.shard.count
         if count == 1 or batch_size % count or not in_cluster():
@@ -313,15 +314,14 @@ class IgniteDataset(OwnDataset):
             epoch: Number of that epoch; None for the one this dataset began with.
 
         Returns:
-            A JSON object of less than 1 KB that `resume` takes, also with another number of
-            workers.
+            A JSON object of less than 1 KB for `resume`, also with another number of workers.
         """
         return self._rows.state(rows_consumed, epoch)
 
     def resume(self, state: dict[str, Any]) -> IgniteDataset:
         """Return this dataset from the place where `state` was taken, with the epochs that follow.
 
-        The first iteration is the rest of that epoch, each further one a whole epoch; so the
+        The first iteration is the rest of that epoch, and each further one is a whole epoch. So the
         cardinality is unknown.
 
         Raises:
@@ -333,11 +333,11 @@ class IgniteDataset(OwnDataset):
     def seek(self, state: dict[str, Any]) -> None:
         """Make the next iteration begin where `state` was taken, also in pipelines built on this.
 
-        Only for a dataset returned by `resume`, because all others promise the length of an epoch.
+        Only for a dataset returned by `resume`, because all others declare the length of an epoch.
 
         Raises:
-            ConfigError: As `resume`; or this dataset promises a length.
-            DataChanged: As `resume`.
+            ConfigError: See `resume`; or this dataset declares a length.
+            DataChanged: See `resume`.
         """
         if self._length is not None:
             raise ConfigError("its length is promised", hint="seek in what resume() gives")
@@ -348,7 +348,7 @@ class IgniteDataset(OwnDataset):
         return self._of(self._rows, self._form)
 
     def __deepcopy__(self, memo: Any) -> IgniteDataset:
-        """As `__copy__`: connections and the schema of the cache are shared."""
+        """Return the same as `__copy__`: connections and the schema of the cache are shared."""
         return self.__copy__()
 
     # Building
@@ -369,8 +369,8 @@ class IgniteDataset(OwnDataset):
 
         Args:
             iterations: Begins an iteration.
-            sharing: What strings share with their page.
-            rows: Rows of every page, if that is certain.
+            sharing: How strings share memory with their page.
+            rows: Rows of every page, if the number is certain.
         """
         dataset = self._leaves(iterations, rows)
         if not self._form.assembles:
@@ -378,7 +378,7 @@ class IgniteDataset(OwnDataset):
         return dataset.map(functools.partial(self._form.assemble, sharing=sharing))
 
     def _leaves(self, iterations: Callable[[], Packed], rows: int | None = None) -> tf.data.Dataset:
-        """As `_pages`, but flat if TensorFlow has to assemble the structure."""
+        """Return pages as `_pages`, but as flat leaves if TensorFlow assembles the structure."""
         form = self._form
 
         def generate() -> Iterator[tuple[Any, ...]]:
@@ -395,13 +395,13 @@ class IgniteDataset(OwnDataset):
         return tf.data.Dataset.from_generator(generate, output_signature=spec)
 
     def _iterations(self, cut: _Cut | None = None) -> Callable[[], Packed]:
-        """Return what begins the next epoch: the leaves of its pages, with their rows.
+        """Return a function that begins the next epoch and yields its pages: row count and leaves.
 
         Args:
-            cut: How batches are cut from the rows; None if they are not.
+            cut: How batches are cut from the rows; None for single elements.
         """
         form, client = self._form, self._rows.reader.client
-        # An epoch reuses the memory of the one before; simultaneous iterators have their own.
+        # An epoch reuses the memory of the previous one; parallel iterators have separate pools.
         pools: list[BufferPool] = []
 
         def packed(rows: EpochRows) -> Packed:
@@ -420,7 +420,7 @@ class IgniteDataset(OwnDataset):
     def _eager(
         self, iterations: Callable[[], Packed], spec: Any, sharing: Sharing, cut: _Cut | None = None
     ) -> EagerElements | None:
-        """Return what makes the elements of a loop in Python; None if TensorFlow has to."""
+        """Return the maker of elements for a loop in Python; None if only TensorFlow can do it."""
         if cut is None:
             if self._form.has_runs:
                 return None
@@ -433,7 +433,7 @@ class IgniteDataset(OwnDataset):
 
 @dataclass(frozen=True)
 class _Cut:
-    """How batches are cut: here, if `exact`, else by TensorFlow out of whole pages."""
+    """How batches are cut: here if `exact`, otherwise by TensorFlow out of whole pages."""
 
     batch_size: int
     slice_rows: int
@@ -442,7 +442,7 @@ class _Cut:
 
 
 def _chunks(rows: EpochRows, cut: _Cut | None) -> Generator[list[Batch], None, None]:
-    """Return what is packed at once: a batch if these are cut here, else about a page."""
+    """Yield the rows that are packed together: a batch if `cut.exact`, otherwise about a page."""
     if cut is not None:
         rows = rows.in_batches(cut.slice_rows)
         if cut.exact:

@@ -2,9 +2,9 @@
 
 errors, elements -> **iteration** -> tensors, dataset, training
 
-TensorFlow turns every Python exception into one of its own and keeps only the text. So the
-exception is stored here, and found again by its text, which the steps of a pipeline pass on
-unchanged.
+TensorFlow converts every Python exception to one of its own classes and keeps only the text. So
+this module stores the exception and finds it again by its text. The steps of a pipeline do not
+change the text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ except ImportError as error:
 
 __all__ = ["OwnDataset", "Steps", "for_tensorflow", "own_errors"]
 
-# Begins an iteration in eager mode.
+# A function that begins an iteration in eager mode.
 Eager = Callable[[], Generator[Any, None, None]]
 
 
@@ -36,8 +36,8 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
     """A dataset that reads from Ignite.
 
     Args:
-        variant: TensorFlow's tensor of it.
-        eager: Begins an iteration in Python, if that is possible without TensorFlow's iterators.
+        variant: TensorFlow's tensor of the dataset.
+        eager: Begins an iteration in Python; None if it needs TensorFlow's iterators.
     """
 
     def __init__(self, variant: tf.Tensor, eager: Eager | None = None) -> None:
@@ -49,20 +49,20 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
         """Return an iterator over the elements that raises ignitetf's own errors."""
         if not tf.executing_eagerly():
             return super().__iter__()  # type: ignore[no-any-return]
-        # The functions have to be TensorFlow's to take arrays without a copy.
+        # Only functions that TensorFlow compiles can use arrays without a copy.
         eager = None if tf.config.functions_run_eagerly() else self._eager_elements
         return _iterator_kind()(self, eager)  # type: ignore[no-any-return]
 
     def prefetch(self, buffer_size: Any, name: str | None = None) -> tf.data.Dataset:
-        """As `tf.data.Dataset.prefetch`; a loop in Python does without, as the reader reads ahead."""
+        """As `tf.data.Dataset.prefetch`; ignored by a loop in Python, as the reader reads ahead."""
         return Steps(super().prefetch(buffer_size, name), self._eager_elements)
 
     def take(self, count: Any, name: str | None = None) -> tf.data.Dataset:
-        """As `tf.data.Dataset.take`; a loop in Python ends the read with the last element."""
+        """As `tf.data.Dataset.take`; a loop in Python stops reading after the last element."""
         return Steps(super().take(count, name), _first(self._eager_elements, count))
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse to be pickled."""
+        """Raise an error: a dataset cannot be pickled."""
         raise ConfigError(
             f"{type(self).__name__} cannot be pickled: it has connections and memory of this process",
             hint="give the other process the arguments, and have it make the dataset there",
@@ -70,7 +70,7 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
 
 
 def _first(eager: Eager | None, count: Any) -> Eager | None:
-    """Return what yields the first elements; None if TensorFlow has to."""
+    """Return a function that yields the first `count` elements; None if TensorFlow must do it."""
     if eager is None or (tf.is_tensor(count) and tf.is_symbolic_tensor(count)):
         return None
     number = int(count)
@@ -84,7 +84,7 @@ def _first(eager: Eager | None, count: Any) -> Eager | None:
 
 
 class Steps(OwnDataset):
-    """The result of pipeline steps that follow such a dataset."""
+    """The result of pipeline steps after an `OwnDataset`."""
 
     def __init__(self, dataset: tf.data.Dataset, eager: Eager | None = None) -> None:
         """Wrap the last step."""
@@ -108,17 +108,17 @@ class Steps(OwnDataset):
 
 @functools.cache
 def _iterator_kind() -> Any:
-    """Return a subclass of TensorFlow's iterator that makes the elements itself, if it can."""
+    """Return a subclass of TensorFlow's iterator that makes the elements itself if it can."""
     sample = iter(tf.data.Dataset.range(1))
     kind: Any = type(sample)
-    # Whoever asks for one of these is TensorFlow, and wants an iterator of its own.
+    # Only TensorFlow reads these attributes. It then needs its own kind of iterator.
     wanted: Final = frozenset(vars(sample))
 
     class OwnIterator(kind):  # type: ignore[misc]
         """An iterator that raises errors with their own class.
 
-        It is TensorFlow's only from the moment on that this is needed: if it goes into a function,
-        for example. TensorFlow then gets the elements that are left.
+        It becomes an iterator of TensorFlow only when that is needed, for example when it is passed
+        into a function. TensorFlow then receives the remaining elements.
         """
 
         def __init__(self, dataset: OwnDataset, eager: Eager | None) -> None:
@@ -179,10 +179,10 @@ def _iterator_kind() -> Any:
 
 
 class _Elements:
-    """The elements of an iteration, which is not at its end where it failed or was interrupted.
+    """The elements of an iteration; after a failure or an interruption it does not just end.
 
-    A generator that has raised anything, Ctrl-C for example, ends at the next step as if all
-    elements had come.
+    A plain generator that has raised an exception, Ctrl-C for example, ends at the next step as if
+    it had yielded all elements.
     """
 
     def __init__(self, elements: Generator[Any, None, None]) -> None:
@@ -211,7 +211,7 @@ class _Elements:
             raise
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Return the connections to the pool."""
         self._elements.close()
 
 
@@ -223,7 +223,7 @@ def _for_tensorflow(elements: Iterator[Any]) -> Iterator[Any]:
 
 
 def _check_process(iterator: Any) -> None:
-    """Refuse a forked child, where TensorFlow would wait for threads that do not exist."""
+    """Raise an error in a forked child: TensorFlow would wait for threads that do not exist."""
     if os.getpid() != iterator._process:
         raise ConfigError(
             "the process was forked since this iteration began, and TensorFlow's threads are its"
@@ -232,19 +232,19 @@ def _check_process(iterator: Any) -> None:
         )
 
 
-# More iterations than this hardly fail at the same time and are all looked at only later.
+# Limit on kept errors: it is very unlikely that more iterations fail before their errors are found.
 _kept: Final[deque[IgniteTFError]] = deque(maxlen=64)
 
 
 def for_tensorflow(error: IgniteTFError) -> IgniteTFError:
-    """Keep an error, and return a copy for TensorFlow, whose text then shows no traceback."""
+    """Keep an error, and return a copy for TensorFlow without a traceback in its text."""
     _let_go(error)
     _kept.append(error)
     return type(error)(error.message, hint=error.hint, **error.fields)
 
 
 def _let_go(error: BaseException) -> None:
-    """Free what the frames of an error keep alive, such as pages; its lines and names stay."""
+    """Clear the frames of an error, to free pages, for example; keeps its lines and names."""
     if error.__traceback__ is not None:
         # Skip the caller's frame: it is still running and cannot be cleared.
         error.__traceback__ = error.__traceback__.tb_next
@@ -255,9 +255,9 @@ def _let_go(error: BaseException) -> None:
 
 
 def _cause_of(error: BaseException) -> IgniteTFError | None:
-    """Return the kept error behind one of TensorFlow's; None if there is none."""
+    """Return the kept error that caused an error of TensorFlow; None if none did."""
     text = str(error)
-    # The longest match, because one text can start like another; among equal ones the latest.
+    # Use the longest match, because one text can begin like another; among equal texts the latest.
     found = [kept for kept in reversed(_kept) if _text(kept) in text]
     return max(found, key=lambda kept: len(_text(kept)), default=None)
 
@@ -273,11 +273,11 @@ def own_errors() -> Iterator[None]:
         with own_errors():
             model.fit(dataset.batch(128).prefetch(2), epochs=10, shuffle=False)
 
-    TensorFlow only knows its own exception classes. An error of a dataset comes out of `fit`,
+    TensorFlow only knows its own exception classes. It raises an error of a dataset from `fit`,
     `reduce`, a `tf.function` or a step after the dataset as `tf.errors.UnknownError` or
-    `InvalidArgumentError`. Within this context it keeps its class, its `hint` and its fields. It is
-    not needed to iterate an `IgniteDataset`, the result of its `batch`, or a `prefetch` or `take` of these, in
-    Python.
+    `InvalidArgumentError`. Within this context the error keeps its class, its `hint` and its
+    fields. The context is not needed for a Python loop over an `IgniteDataset`, over the result of
+    its `batch`, or over a `prefetch` or `take` of these.
 
     Raises:
         IgniteTFError: A dataset of ignitetf failed; other errors pass unchanged.

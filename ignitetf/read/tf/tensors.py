@@ -1,17 +1,16 @@
-"""How columns become TensorFlow elements: in a pipeline, in a loop in Python, as batches of NumPy.
+"""Converts columns to TensorFlow elements, for a pipeline or for a loop in Python.
 
 rows -> **tensors** -> dataset, mixture
 
-`Form`: columns are packed into flat leaves in Python; ragged tensors and texts are assembled from
-them in TensorFlow. As a Python object each text costs an object, two copies and the GIL. An op of our
-own, in C on TensorFlow's C API for kernels (strings.c), copies it once or, in batches and if
-TensorFlow's strings can share their bytes (from 2.21 on), not at all, while Python receives the next
-page.
+`Form`: Python packs columns into flat leaves; TensorFlow assembles ragged tensors and texts from
+them. Passing a text as a Python object costs an object, two copies and the GIL. Our own op, in C on
+TensorFlow's C API for kernels (strings.c), copies the text once, while Python receives the next
+page. In batches it copies nothing if TensorFlow's strings can share their bytes (from 2.21 on).
 
 `EagerElements`: TensorFlow's own iterators take about 100 microseconds for each element, and 12 ms
-to begin. A loop in Python takes the reader's pages in its own thread. Arrays are cut by NumPy, and
-become tensors of the same memory; an operation of TensorFlow takes 20 to 50 times as long. Texts
-become tensors for a whole page at a time, which one operation cuts.
+to begin. Instead, a loop in Python reads pages in its own thread. NumPy cuts the arrays, and the
+slices become tensors of the same memory; an operation of TensorFlow takes 20 to 50 times as long.
+The texts of a whole page become one tensor, which one operation cuts.
 """
 
 from __future__ import annotations
@@ -65,19 +64,20 @@ __all__ = [
 ]
 
 _OP: Final = "IgnitetfSubstr"
-# Bytes of a text that is shared where strings can: LONG_TEXT of strings.c.
+# Texts of at least this many bytes are shared if strings can; the same as LONG_TEXT in strings.c.
 _LONG_TEXT: Final = 1024
 
-# Where TensorFlow versions have kept the header that defines the layout of its strings.
+# Folders of the header with the layout of TensorFlow's strings, in different versions.
 _HEADERS: Final = ("tsl/platform", "xla/tsl/platform", "tensorflow/core/platform")
 
 _lock: Final = threading.Lock()
 
 
 class Sharing(enum.IntEnum):
-    """How long texts are stored if TensorFlow's strings can share: the modes of strings.c.
+    """How long texts share memory, if TensorFlow's strings can: the modes of strings.c.
 
-    A page lives as long as any of its texts, so PAGE is for texts that stay together.
+    With PAGE, a page stays in memory as long as any of its texts. So PAGE is for texts that are
+    kept together.
     """
 
     NOTHING = 0
@@ -92,9 +92,9 @@ def substr_op() -> Callable[..., tf.Tensor]:
 
     Args of the op:
         first: uint8 `[n]`.
-        second: uint8 `[m]`; positions continue from `first` into it.
+        second: uint8 `[m]`; its positions follow those of `first`.
         starts: int64 `[k]`, first byte of each text.
-        lengths: int64 `[k]`, in bytes; no text crosses from `first` into `second`.
+        lengths: int64 `[k]`, in bytes; a text must not cross from `first` into `second`.
         sharing: A `Sharing`.
 
     Returns of the op:
@@ -103,7 +103,7 @@ def substr_op() -> Callable[..., tf.Tensor]:
     Raises of the op:
         InvalidArgumentError: A text extends beyond the bytes.
     """
-    with _lock:  # two threads must not register the op
+    with _lock:  # only one thread may register the op
         return _substr_op()
 
 
@@ -165,10 +165,10 @@ class Form:
 
     Attributes:
         has_runs: Whether a field is ragged.
-        has_empty: Whether the arrays of a field have no values in any row.
-        has_texts: Whether a field is a text: its bytes cross as those of a page.
-        assembles: Whether leaves cross flat, and `assemble` runs in TensorFlow.
-        cut_bytes: About as many bytes of a row are copied where TensorFlow cuts batches.
+        has_empty: Whether a field has arrays without values, in all rows.
+        has_texts: Whether a field is a text; texts are passed as the bytes of a page.
+        assembles: Whether leaves are passed flat, and `assemble` runs in TensorFlow.
+        cut_bytes: Approximate bytes of a row that are copied when TensorFlow cuts batches.
     """
 
     def __init__(self, rows: EpochRows, as_supervised: bool) -> None:
@@ -183,7 +183,7 @@ class Form:
         self.cut_bytes = self._cut_bytes(reader.entry_bytes, nodes)
 
     def _cut_bytes(self, entry_bytes: float, nodes: Sequence[Node]) -> float:
-        """Return `cut_bytes`: of long texts that share their page, strings refer to it."""
+        """Return `cut_bytes`; long texts that share their page are not copied, so not counted."""
         leaves = [leaf for node in nodes for leaf in _leaves(node)]
         dense = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, DenseNode))
         texts = sum(isinstance(leaf, TextNode) for leaf in leaves)
@@ -227,9 +227,9 @@ class Form:
         return self._structure(key, values)
 
     def rows_of(self, *leaves: tf.Tensor) -> tf.data.Dataset:
-        """Return a dataset of the single elements of a page that `unbatch` does not take.
+        """Return a dataset of the single elements of a page that `unbatch` cannot split.
 
-        It does not know ragged tensors, and ends the process on arrays without values.
+        `unbatch` does not support ragged tensors, and aborts the process on arrays without values.
         """
         whole = self.assemble(*leaves)
         count = tf.shape(tf.nest.flatten(whole, expand_composites=True)[0], tf.int64)[0]
@@ -256,7 +256,7 @@ def _has(node: Node, kind: type) -> bool:
 
 
 def _leaves(node: Node) -> Iterator[Node]:
-    """Yield the leaves of a node that has no runs."""
+    """Yield the leaves of a node, which must not have runs."""
     if isinstance(node, StructNode):
         for _, inner in node.fields:
             yield from _leaves(inner)
@@ -299,11 +299,11 @@ def _assemble(node: Node, leaves: Iterator[tf.Tensor], substr: _Substr | None) -
 
 
 def counted(dataset: tf.data.Dataset, count: int | None, *, sharded: bool) -> tf.data.Dataset:
-    """Return the dataset with its cardinality set, if that is known.
+    """Return the dataset with its cardinality set, if it is known.
 
-    Not for one of several shards in a process of a TensorFlow cluster. There a strategy divides each
-    batch, and Keras would take the number of steps from before: so many steps train a part of the
-    rows.
+    The cardinality is not set for one of several shards in a process of a TensorFlow cluster. There
+    a strategy divides each batch, but Keras would use the number of steps from before the division.
+    That many steps would train only a part of the rows.
     """
     if count is None or (sharded and in_cluster()):
         return dataset
@@ -311,20 +311,20 @@ def counted(dataset: tf.data.Dataset, count: int | None, *, sharded: bool) -> tf
 
 
 def rebatched(dataset: tf.data.Dataset, size: int, drop_remainder: bool) -> tf.data.Dataset:
-    """Cut pages into batches, in a way that every `tf.distribute` strategy leaves alone.
+    """Return the dataset cut into batches, in a way that no `tf.distribute` strategy rewrites.
 
-    If a pipeline ends with `rebatch`, even before options, a prefetch or an asserted cardinality, a
-    strategy takes that for its own and rewrites it to divide by the number of replicas. So another
-    step follows, which passes everything on unchanged.
+    If a pipeline ends with `rebatch`, a strategy mistakes that step for its own, and rewrites it to
+    divide by the number of replicas. It does so even if options, a prefetch or an asserted
+    cardinality follow. So this adds another step, which passes on everything unchanged.
     """
     return dataset.rebatch(size, drop_remainder=drop_remainder).take(-1)
 
 
 def page_options(*, sharded: bool) -> tf.data.Options:
-    """Disable the prefetch that TensorFlow adds by itself, and a second sharding.
+    """Return options that disable TensorFlow's automatic prefetch, and a second sharding.
 
-    That prefetch passes every element and batch from one thread to another, which costs more than
-    cutting it. An explicit `prefetch` after a `map` still works as usual.
+    The automatic prefetch passes every element and batch from one thread to another, which costs
+    more than cutting it. An explicit `prefetch` after a `map` still works as usual.
     """
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
@@ -334,17 +334,17 @@ def page_options(*, sharded: bool) -> tf.data.Options:
     return options
 
 
-# Values of a component: those of a leaf, or texts.
+# Values of a component: the values of a leaf, or texts.
 _Values = Any
-# The rows of a page and its leaves, of one page after another.
+# Yields the number of rows and the leaves of each page.
 Packed = Generator[tuple[int, tuple[Any, ...]], None, None]
 
-# So many elements are made at once: a tensor takes half a kilobyte.
+# Elements that are made at once. The number is limited because each tensor uses half a kilobyte.
 _ELEMENTS: Final = 256
-# Who keeps a single element keeps its page, too, if they share it. From so many bytes on, about a
-# sixteenth of a page, it may.
+# A single element that shares memory with its page keeps the whole page alive. Only elements of at
+# least this many bytes, about a sixteenth of a page, may share.
 _SHARING_BYTES: Final = PAGE_BYTES // 16
-# Where a pipeline of TensorFlow has its elements, whatever other devices there are.
+# The device of elements in a TensorFlow pipeline, independent of other devices.
 _DEVICE: Final = "/CPU:0"
 
 
@@ -356,8 +356,8 @@ class EagerElements:
         packed: Begins an epoch.
         spec: The structure of an element.
         batch_size: Rows of a batch; None for single elements, or if each page is one batch.
-        sharing: What strings share with their page.
-        whole: Whether each page is one batch, as it is.
+        sharing: How strings share memory with their page.
+        whole: Whether each page already is one batch.
         drop_remainder: Whether to leave out an incomplete last batch.
     """
 
@@ -378,7 +378,7 @@ class EagerElements:
         self._whole, self._drop_remainder = whole, drop_remainder
         self._element = _builder(spec)
         self._dtypes = [leaf.dtype for leaf in form.flat_spec(None)]
-        # Of each component its leaf, if it is one; else it is among what `_texts` returns.
+        # The leaf of each component; None for a component that `_assemble` makes.
         self._leaf_of: list[int | None] = []
 
     def __call__(self) -> Generator[Any, None, None]:
@@ -391,7 +391,10 @@ class EagerElements:
                 yield self._element(iter(components))
 
     def _singles(self, packed: Packed) -> Iterator[tuple[tf.Tensor, ...]]:
-        """Yield the components of each row. No page waits for another one: rows may be large."""
+        """Yield the components of each row, page by page.
+
+        Elements are never collected over several pages, because rows may be large.
+        """
         for rows, leaves in packed:
             page = self._components(leaves)
             for start in range(0, rows, _ELEMENTS):
@@ -429,7 +432,7 @@ class EagerElements:
             return self._assemble(*tensors)
 
     def _components(self, leaves: tuple[Any, ...]) -> list[_Values]:
-        """Return the components of a page: leaves as they are, and texts."""
+        """Return the components of a page: unchanged leaves, and assembled texts."""
         if not self._form.assembles:
             return tf.nest.flatten(self._form.assemble(*leaves))  # type: ignore[no-any-return]
         with tf.device(_DEVICE):
@@ -438,7 +441,10 @@ class EagerElements:
 
     @functools.cached_property
     def _assemble(self) -> Any:
-        """Assembles a page. One trace for each dataset: TensorFlow warns of many if it sees them."""
+        """The function that assembles a page, one per dataset.
+
+        So each dataset has one trace; TensorFlow warns if one function is traced many times.
+        """
 
         def assembled(*leaves: tf.Tensor) -> Any:
             found = self._form.assemble(*leaves, sharing=self._sharing)
@@ -456,9 +462,9 @@ class EagerElements:
 
 
 def _as_tensor(values: _Values, dtype: tf.DType | None = None) -> tf.Tensor:
-    """Return values as a tensor, which shares the memory of an array if TensorFlow can take it.
+    """Return values as a tensor, which shares the memory of an array if TensorFlow can use it.
 
-    TensorFlow ends the process where it computes with memory that is not aligned.
+    Unaligned memory is copied, because TensorFlow aborts the process when it computes with it.
     """
     if isinstance(values, tf.Tensor):
         return values
@@ -470,13 +476,13 @@ def _as_tensor(values: _Values, dtype: tf.DType | None = None) -> tf.Tensor:
     ):
         with contextlib.suppress(BufferError, RuntimeError, TypeError, tf.errors.OpError):
             return tf.experimental.dlpack.from_dlpack(values.__dlpack__())
-        # It is read-only, or this version does not take the dtype.
+        # The array is read-only, or this version does not accept the dtype.
     with tf.device(_DEVICE):
         return tf.constant(values, dtype)
 
 
 def _rows(values: _Values, start: int, count: int) -> _Values:
-    """Return `count` rows."""
+    """Return `count` rows from `start` on."""
     if not isinstance(values, tf.Tensor):
         return values[start : start + count]
     with tf.device(_DEVICE):
@@ -495,7 +501,7 @@ def _cut(values: _Values, start: int, count: int, size: int) -> list[tf.Tensor]:
 
 
 def _joined(parts: list[list[_Values]]) -> list[tf.Tensor]:
-    """Return the components of a batch that is made of rows of several pages."""
+    """Return the components of a batch, joined from rows of several pages."""
     found = []
     for values in zip(*parts, strict=True):
         if len(values) == 1:
@@ -509,13 +515,13 @@ def _joined(parts: list[list[_Values]]) -> list[tf.Tensor]:
 
 
 def _unpacked(tensor: tf.Tensor) -> list[tf.Tensor]:
-    """Return the slices of a tensor; they share its memory where they are aligned."""
+    """Return the slices of a tensor; aligned slices share its memory."""
     with tf.device(_DEVICE):
         return tf.raw_ops.Unpack(value=tensor, num=len(tensor))  # type: ignore[no-any-return]
 
 
 def _single(batch: tf.Tensor) -> Iterator[tf.Tensor]:
-    """Yield the slices of a tensor for single elements, which may be kept without the others."""
+    """Yield the slices of a tensor as single elements; one may be kept without the others."""
     found = _unpacked(batch)
     if not _share(found, batch):
         yield from found
@@ -527,7 +533,10 @@ def _single(batch: tf.Tensor) -> Iterator[tf.Tensor]:
 
 
 def _share(found: list[tf.Tensor], batch: tf.Tensor) -> bool:
-    """Whether slices that are small beside a page share its memory; which do depends on the build."""
+    """Whether slices that are small compared with a page share its memory.
+
+    This depends on the build of TensorFlow.
+    """
     item_bytes = batch.dtype.size * math.prod(batch.shape[1:])
     if batch.dtype == tf.string or not 0 < item_bytes < _SHARING_BYTES:
         return False
@@ -536,9 +545,9 @@ def _share(found: list[tf.Tensor], batch: tf.Tensor) -> bool:
 
 
 def _builder(spec: Any) -> Callable[[Iterator[tf.Tensor]], Any]:
-    """Return what makes an element of its components, ten times as fast as `tf.nest`."""
+    """Return a function that makes an element of its components; 10 times as fast as `tf.nest`."""
     if isinstance(spec, dict):
-        # In the order of tf.nest; the element has the order of the structure.
+        # Components are in the order of tf.nest; the element has the order of the structure.
         parts = {name: _builder(spec[name]) for name in sorted(spec)}
         if list(parts) == list(spec):
             return lambda found: {name: part(found) for name, part in parts.items()}
@@ -565,9 +574,9 @@ def dataset_of(
 
     Args:
         structure: The nodes of the columns of a batch.
-        begin: Called for each iteration.
-        count: Batches of every iteration; None if that is unknown.
-        sharded: Whether they are the batches of one of several workers.
+        begin: Begins an iteration.
+        count: Number of batches of every iteration; None if it is unknown.
+        sharded: Whether these are the batches of one of several workers.
     """
 
     def elements() -> Generator[Any, None, None]:
@@ -609,13 +618,13 @@ def _spec(structure: Structure) -> Any:
 
 
 def _ragged(spec: Any) -> tf.RaggedTensorSpec:
-    """Return the spec of runs of what a spec describes."""
+    """Return the spec of ragged runs of items that `spec` describes."""
     shape = [None, None, *spec.shape[1:]]
     return tf.RaggedTensorSpec(shape, spec.dtype, getattr(spec, "ragged_rank", 0) + 1, tf.int64)
 
 
 def _nested(structure: Structure, columns: Any) -> Any:
-    """Return columns as TensorFlow takes them: arrays, and runs as ragged tensors."""
+    """Return columns in TensorFlow's form: arrays, and runs as ragged tensors."""
     if isinstance(structure, Mapping):
         return {name: _nested(inner, columns[name]) for name, inner in structure.items()}
     if isinstance(structure, (DenseNode, TextNode)):
