@@ -1,9 +1,9 @@
 """The native core: parses answers as they arrive, and writes each row to its place.
 
-`Layout` says how rows become columns, `Landing` holds the units of a plan and the groups of rows
-that they fill, and `Lane` sends the requests of one connection and lands their answers. All of them
-are plain mechanism: `net.flow` connects, retries and explains errors, and `read.landing` makes
-batches of the groups.
+`Layout` describes how rows become columns. `Landing` has the units of a plan and the groups of rows
+that they fill. `Lane` sends the requests of one connection and lands their answers. None of them
+connects, retries or explains errors: `net.flow` does that. `read.landing` makes batches of the
+groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
 
 __all__ = ["LIBRARY", "UNIT", "Event", "Kind", "Landing", "Lane", "Layout", "UnitState"]
 
-# The file of the core: TensorFlow loads its plugin from there.
+# The file of the core; TensorFlow loads its plugin from this file.
 LIBRARY: Final = Path(_file)
 
 # A unit of a plan; the struct `Unit` of core.h.
@@ -59,7 +59,7 @@ class Kind(enum.IntEnum):
 
 
 class UnitState(enum.IntEnum):
-    """How far a unit is; see core.h."""
+    """The progress of a unit; see core.h."""
 
     QUEUED = 0
     ASKED = 1
@@ -69,7 +69,7 @@ class UnitState(enum.IntEnum):
 
 
 class Event(enum.IntEnum):
-    """Why `Lane.run` returns; see lane.h."""
+    """The reason why `Lane.run` returns; see lane.h."""
 
     DONE = 0
     STOPPED = 1

@@ -1,9 +1,9 @@
 /* The part of Python's stable ABI (3.11 and newer) that the core uses.
  *
- * It stands for Python.h, which many systems keep in a package of its own: Debian, Ubuntu and Fedora
- * install python3 without it. The stable ABI does not change, so neither can these declarations.
- * tests/unit/test_native.py compares them with Python.h: a compiler that reads both finds each that
- * differs.
+ * It replaces Python.h, which many systems keep in a separate package: Debian, Ubuntu and Fedora
+ * install python3 without it. The stable ABI does not change, so these declarations cannot change.
+ * tests/unit/test_native.py compares them with Python.h: a compiler that reads both reports every
+ * difference.
  */
 #ifndef IGNITETF_ABI3_H
 #define IGNITETF_ABI3_H
@@ -118,7 +118,7 @@ typedef struct PyModuleDef {
 #define Py_RETURN_FALSE return PyBool_FromLong(0)
 #define PyObject_New(type, object_type) ((type *)_PyObject_New(object_type))
 
-/* Since "#" in a format is a Py_ssize_t, these have other names in the library. */
+/* These functions have other names in the library since "#" in a format means Py_ssize_t. */
 #define PyArg_ParseTuple _PyArg_ParseTuple_SizeT
 #define Py_BuildValue _Py_BuildValue_SizeT
 #define PyObject_CallFunction _PyObject_CallFunction_SizeT

@@ -1,8 +1,9 @@
-/* Memory for columns. Fresh pages cost more than the copy into them, so blocks are used again. */
+/* Memory for columns. Fresh memory pages cost more than the copy into them, so blocks are reused. */
 #include "core.h"
 
-/* Of all pools, and of what layouts learn. A fork waits for it: in the child, the thread that held a
- * lock would be missing, and whoever frees or reads something there would wait for ever. */
+/* Protects all pools and the sizes that layouts learn. A fork waits for this lock. Otherwise the
+ * thread that held it would not exist in the child, and freeing or reading there would block for
+ * ever. */
 static pthread_mutex_t shared = PTHREAD_MUTEX_INITIALIZER;
 
 void hold_shared(void) { pthread_mutex_lock(&shared); }
@@ -35,14 +36,14 @@ void pool_end(Pool *pool) {
   }
 }
 
-/* Sizes are rounded up by at most a quarter, so that blocks fit again. */
+/* Rounds a size up by at most a quarter, so that blocks can be reused for similar sizes. */
 static int64_t rounded(int64_t size) {
   int64_t step = 64;
   while (size > 8 * step) step *= 2;
   return (size + step - 1) / step * step;
 }
 
-/* Returns a block of at least `size` bytes, whose content is not defined; NULL without memory. */
+/* Returns a block of at least `size` bytes with undefined content; NULL if out of memory. */
 Block *block_take(Pool *pool, int64_t size) {
   size = rounded(size > 0 ? size : 1);
   hold_shared();

@@ -1,15 +1,15 @@
-/* Runs of bytes of a page, as Python's `bytes` or in other memory, without a step of Python for each.
+/* Copies runs of bytes of a page to Python's `bytes` or to memory, without Python code for each run.
  *
  * runs.py -> this
  */
 #include "functions.h"
 
-/* Of this many bytes and more each, objects are filled without the GIL, which the threads that
- * receive need several times a page. Shorter ones take as long to create as to fill. */
+/* From this average size on, objects are filled without the GIL, because receiving threads need it
+ * several times per page. Shorter objects take as long to create as to fill. */
 enum { LONG_BYTES = 1 << 10 };
 
-/* Puts the runs as objects into an array; where each is still to be filled goes to `places`, if that
- * is given. Returns 0, or -1 with an error. */
+/* Puts the runs as objects into an array. If `places` is given, the objects are not filled, and it
+ * receives the address of each object's bytes. Returns 0, or -1 with an error. */
 static int make_bytes(const Runs *runs, PyObject **out, char **places) {
   for (int64_t i = 0; i < runs->count; i++) {
     const char *bytes = places ? NULL : (const char *)run_at(runs, i);
@@ -47,7 +47,7 @@ static int takes_objects(const Py_buffer *out, int64_t count) {
   return -1;
 }
 
-/* bytes_of(page, starts, lengths, out): `out` is an array of objects that nobody else has. */
+/* bytes_of(page, starts, lengths, out): `out` is an array of objects that no other code uses. */
 static PyObject *bytes_of(PyObject *self, PyObject *args) {
   PyObject *array;
   Py_buffer views[4] = {0};
@@ -80,8 +80,8 @@ static void copy_each(uint8_t *out, const int64_t *at, const Runs *runs) {
     memcpy(out + at[i], run_at(runs, i), (size_t)run_length(runs, i));
 }
 
-/* copy_runs(out, at, page, starts, lengths): run i of the page goes to `at[i]` of `out`, which is
- * other memory. */
+/* copy_runs(out, at, page, starts, lengths): copies run i of the page to `at[i]` of `out`, which
+ * must not overlap the page. */
 static PyObject *copy_runs(PyObject *self, PyObject *args) {
   Py_buffer views[5] = {0};
   Runs runs;

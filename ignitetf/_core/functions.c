@@ -1,10 +1,10 @@
-/* Arrays that Python gives, compared with what a function expects of them. */
+/* Checks the arrays that Python passes to functions. */
 #define _GNU_SOURCE
 #include "functions.h"
 
 #include <dlfcn.h>
 
-/* Whether an array has so many items of a size, at an address that is good for them. */
+/* Whether an array has `count` items of `size` bytes, at an address that is aligned for them. */
 int holds(const Py_buffer *array, int64_t count, size_t size) {
   if (array->len / (Py_ssize_t)size == count && array->len % (Py_ssize_t)size == 0 &&
       (uintptr_t)array->buf % size == 0)
@@ -14,7 +14,7 @@ int holds(const Py_buffer *array, int64_t count, size_t size) {
   return -1;
 }
 
-/* Makes runs of a page and two arrays of int64, all of them inside of the page. */
+/* Makes runs from a page and two arrays of int64; checks that all runs are inside the page. */
 int find_runs(Runs *runs, const Py_buffer *page, const Py_buffer *starts, const Py_buffer *lengths) {
   int64_t count = starts->len / 8;
   if (holds(starts, count, 8) || holds(lengths, count, 8)) return -1;
@@ -26,7 +26,7 @@ int find_runs(Runs *runs, const Py_buffer *page, const Py_buffer *starts, const 
                    (long long)i, (long long)page->len);
       return -1;
     }
-    /* Runs may overlap, so that their sum has no bound. */
+    /* Runs may overlap, so their sum may overflow. */
     runs->nbytes = runs->nbytes > INT64_MAX - length ? INT64_MAX : runs->nbytes + length;
   }
   return 0;

@@ -1,4 +1,4 @@
-/* What the files share that add functions, not classes, to the module. */
+/* Shared by the files that add functions, not classes, to the module. */
 #ifndef IGNITETF_FUNCTIONS_H
 #define IGNITETF_FUNCTIONS_H
 
@@ -8,18 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Work on more bytes than this is done without the GIL. */
+/* The GIL is released for work on more bytes than this. */
 enum { MANY_BYTES = 64 << 10 };
 
-/* Of each file, ended by an entry without a name. */
+/* The functions of each file; an entry without a name ends each list. */
 extern PyMethodDef bytes_methods[], hash_methods[], igfs_methods[], objects_methods[],
     strings_methods[];
 void begin_hash(void);
 
-/* Runs of bytes in a page; none reaches beyond it. */
+/* Runs of bytes in a page; all of them are inside the page. */
 typedef struct {
   const uint8_t *page;
-  const int64_t *starts, *lengths; /* NULL: each has `width` bytes, `stride` behind the one before */
+  const int64_t *starts, *lengths; /* NULL: runs of `width` bytes, one every `stride` bytes */
   int64_t count, width, stride, nbytes;
 } Runs;
 

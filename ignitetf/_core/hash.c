@@ -1,17 +1,17 @@
-/* Hashes of many runs of bytes: Java's array hash, `31 * h + b` from 1 over signed bytes, and those
- * that the checksum of rows is made of.
+/* Hashes of many runs of bytes: Java's array hash, `31 * h + b` from 1 over signed bytes, and the
+ * hashes for the checksum of rows.
  *
  * checksum.py -> this
  *
- * Byte by byte each step of Java's waits for the one before. Here a thousand bytes are one dot
- * product with the powers of 31, which the compiler turns into vector instructions, and the sums
- * are chained.
+ * Computed byte by byte, each step of Java's hash waits for the step before. Here a thousand bytes
+ * are one dot product with the powers of 31, which the compiler turns into vector instructions. The
+ * sums are then chained.
  */
 #include "functions.h"
 
 enum {
-  WIDTH = 1024, /* bytes of one sum: their weights stay in the first-level cache */
-  WORDS = 512   /* and words */
+  WIDTH = 1024, /* bytes of one sum; their weights fit into the first-level cache */
+  WORDS = 512   /* words of one sum */
 };
 /* Base of the row hash; any large, random-looking odd number would do. */
 #define ROW_BASE 0x9E3779B97F4A7C15u
@@ -19,7 +19,7 @@ enum {
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Eight bytes wherever they lie. */
+/* Eight bytes at any address. */
 typedef uint64_t word __attribute__((aligned(1), may_alias));
 
 static uint32_t falling[WIDTH];       /* 31^(WIDTH-1) to 31^0 */
@@ -27,9 +27,9 @@ static uint32_t java_factor;          /* 31^WIDTH */
 static uint64_t rising[WORDS + 1];    /* 1, r, r^2, ... */
 static uint64_t row_factor;           /* r^WORDS */
 
-/* Each loop is built for each kind of processor, and the one that fits is taken. Not by
- * `target_clones`: Clang finds none but the first with Zig's library, and musl has no functions that
- * are chosen by the loader. */
+/* Each loop is compiled for each kind of processor, and the fastest supported one is used. This does
+ * not use `target_clones`: with Zig's library Clang only finds the first clone, and musl does not
+ * support functions that the loader selects. */
 enum { ANY, AVX2, AVX512 };
 static int here = ANY, processor = ANY;
 
@@ -49,7 +49,7 @@ static int here = ANY, processor = ANY;
       name##_any arguments;                                              \
   }
 
-/* Bits of the processor, and of XCR0, that tell which registers the system saves. */
+/* Feature bits of the processor, and bits of XCR0: the registers that the system saves. */
 #define HAS_AVX512 (1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31) /* F, DQ, CD, BW, VL */
 #define HAS_AVX2 (1u << 5)
 #define SAVES_AVX 0x06u
@@ -91,7 +91,7 @@ INLINE uint64_t word_sum(const word *words, int64_t count) {
   return total;
 }
 
-/* Java's hash of some bytes, and of `count` more. */
+/* Returns Java's hash, extended by `count` more bytes. */
 INLINE uint32_t java_more(uint32_t hash, const uint8_t *more, int64_t count) {
   const int8_t *at = (const int8_t *)more;
   for (; count >= WIDTH; at += WIDTH, count -= WIDTH)
@@ -106,7 +106,8 @@ INLINE void java_runs_any(const Runs *runs, uint32_t *out) {
 
 FOR_EACH_PROCESSOR(java_runs, (const Runs *runs, uint32_t *out), (runs, out))
 
-/* The last, `count` < 8 bytes as a word. By steps, as a copy of unknown length is a call. */
+/* Returns the last `count` < 8 bytes as a word. It copies in fixed steps, because a copy of unknown
+ * length would be a function call. */
 INLINE uint64_t rest(const uint8_t *at, int64_t count) {
   uint32_t four = 0;
   uint16_t two = 0;
@@ -123,7 +124,7 @@ INLINE uint64_t rest(const uint8_t *at, int64_t count) {
   return last;
 }
 
-/* The number with every bit spread over all bits. */
+/* Returns a number in which every input bit affects all bits. */
 INLINE uint64_t mixed(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
   value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
@@ -137,15 +138,15 @@ INLINE void mix_any(const uint64_t *values, int64_t count, uint64_t salt, uint64
 FOR_EACH_PROCESSOR(mix, (const uint64_t *values, int64_t count, uint64_t salt, uint64_t *out),
                    (values, count, salt, out))
 
-/* The last, less than 8 * WORDS bytes of a run, whose weights begin with `scale`. */
+/* Returns the sum of the last bytes of a run, fewer than 8 * WORDS; weights begin with `scale`. */
 INLINE uint64_t last_sum(const uint8_t *at, int64_t count, uint64_t scale) {
   int64_t words = count / 8;
   uint64_t whole = word_sum((const word *)at, words);
   return scale * (whole + rising[words] * rest(at + 8 * words, count % 8));
 }
 
-/* Of each run the mixed sum of its length and its little-endian words, the last one filled up with
- * zeros, these with the weights 1, r, r^2, ... */
+/* Computes for each run the mixed sum of its length and its weighted words. Words are little endian,
+ * the last one is filled with zeros, and the weights are 1, r, r^2, ... */
 INLINE void row_runs_any(const Runs *runs, uint64_t *out) {
   for (int64_t i = 0; i < runs->count; i++) {
     const uint8_t *at = run_at(runs, i);
@@ -159,14 +160,14 @@ INLINE void row_runs_any(const Runs *runs, uint64_t *out) {
 
 FOR_EACH_PROCESSOR(row_runs, (const Runs *runs, uint64_t *out), (runs, out))
 
-/* Have 8 * WORDS bytes on their way from memory: processors look ahead within a page of 4 KB. */
+/* Prefetches 8 * WORDS bytes, because processors prefetch only within a page of 4 KB. */
 INLINE void ahead(const uint8_t *at) {
 #ifdef __GNUC__
   for (int64_t i = 0; i < 8 * WORDS; i += 64) __builtin_prefetch(at + i);
 #endif
 }
 
-/* Both at once: large rows come from memory once. */
+/* Computes both hashes at once, so that large rows are loaded from memory only once. */
 INLINE void both_runs_any(const Runs *runs, uint32_t *codes, uint64_t *out) {
   for (int64_t i = 0; i < runs->count; i++) {
     const uint8_t *at = run_at(runs, i);
@@ -210,7 +211,7 @@ static PyObject *of_runs(PyObject *args, enum Which which) {
   Py_RETURN_NONE;
 }
 
-/* Rows of an array of bytes of two dimensions; each lies in one piece. */
+/* Makes runs from the rows of a two-dimensional array of bytes; each row is contiguous. */
 static int find_rows(Runs *runs, const Py_buffer *rows) {
   if (rows->ndim != 2 || rows->itemsize != 1 || !rows->shape || !rows->strides ||
       (rows->shape[1] > 1 && rows->strides[1] != 1)) {
@@ -222,7 +223,7 @@ static int find_rows(Runs *runs, const Py_buffer *rows) {
   return 0;
 }
 
-/* hash_rows(rows, out), and with two results */
+/* hash_rows(rows, out), and the variant with two results */
 static PyObject *of_rows(PyObject *args, enum Which which) {
   PyObject *given;
   Py_buffer views[3] = {0};
@@ -278,7 +279,8 @@ static PyObject *mix_numbers(PyObject *self, PyObject *args) {
   Py_RETURN_NONE;
 }
 
-/* hash_as(kind): hash as a lesser kind of processor does, 0 for any. Returns this one's kind. */
+/* hash_as(kind): use the loops of an older kind of processor; 0 for the loops that run on any.
+ * Returns the kind of this processor. */
 static PyObject *hash_as(PyObject *self, PyObject *args) {
   int kind;
   (void)self;

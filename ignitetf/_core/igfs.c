@@ -2,18 +2,20 @@
  *
  * TensorFlow -> this -> handles.py -> store
  *
- * No TensorFlow header: one build serves every TensorFlow 2 whose filesystem ABI number is 0. The
- * structs below state that interface's members and their order (filesystem_interface.h, the same from
- * 2.12 to 2.21). TensorFlow finds TF_InitPlugin in the file of this module.
+ * It uses no TensorFlow header, so one build works with every TensorFlow 2 whose filesystem ABI
+ * number is 0. The structs below declare that interface's members in their order
+ * (filesystem_interface.h, the same from 2.12 to 2.21). TensorFlow finds TF_InitPlugin in the file of
+ * this module.
  *
  * Four guards:
- * - What Ctrl-C leaves half done is CANCELLED, never a success.
- * - A gate: after shutdown no call reaches a finalizing interpreter. A thread of Python's that comes
- *   too late waits there for the end of the process: it would be ended while it asks for the GIL,
- *   inside TensorFlow's C++, which aborts the process.
- * - An exception that the thread has set already (StopIteration while an iterator is destroyed) is
- *   put aside around each call.
- * - Own get_matching_paths: the default one calls back from other threads while the GIL is held.
+ * - A call that Ctrl-C interrupts returns CANCELLED, never success.
+ * - A gate: after shutdown no call reaches a finalizing interpreter. A Python thread that calls too
+ *   late waits at the gate until the process ends. Otherwise Python would end that thread when it
+ *   requests the GIL, inside TensorFlow's C++, and that aborts the process.
+ * - If the thread already has an exception set (StopIteration while an iterator is destroyed), it is
+ *   saved and restored around each call.
+ * - It implements get_matching_paths, because the default one calls back from other threads while the
+ *   GIL is held.
  */
 #define _GNU_SOURCE
 #include "functions.h"
@@ -78,7 +80,7 @@ typedef struct {
   int (*get_children)(const Object *, const char *, char ***, TF_Status *);
   int (*get_matching_paths)(const Object *, const char *, char ***, TF_Status *);
   void (*flush_caches)(const Object *);
-  void *later[11]; /* transactions, configuration: not provided; the table is passed shorter */
+  void *later[11]; /* transactions, configuration: not provided; a shorter table is passed */
 } FilesystemOps;
 
 typedef struct {
@@ -112,7 +114,7 @@ enum { UNCONFIGURED, LIVE, SHUT };
 static PyObject *handles; /* handles.Handles, whose methods are called */
 static PyObject *told;    /* handles.told: the code and the message of an error */
 static void (*set_status)(TF_Status *, int code, const char *message);
-static int (*gil_check)(void); /* not in the stable ABI, so it may be missing */
+static int (*gil_check)(void); /* may be missing, because it is not in the stable ABI */
 static char scheme_name[64];
 static atomic_int state;
 static atomic_long in_flight;
@@ -121,11 +123,12 @@ static _Thread_local bool shutting; /* the thread that called shut_igfs */
 
 typedef struct {
   PyGILState_STATE gil;
-  PyObject *type, *value, *traceback; /* set before */
+  PyObject *type, *value, *traceback; /* the exception that was set before the call */
 } Call;
 
-/* Not for TensorFlow's own threads, which it joins at exit, nor while the GIL is held; and not
- * without end, in case TensorFlow waits for a thread that runs a Python function. */
+/* Blocks a late Python thread until the process ends. TensorFlow's own threads do not wait, because
+ * TensorFlow joins them at exit; nor does a thread that holds the GIL. The wait has a limit, in case
+ * TensorFlow waits for a thread that runs a Python function. */
 static void wait_for_the_end(void) {
   struct timespec limit = {LATE_WAIT_S, 0};
   if (!shutting && PyGILState_GetThisThreadState() && !(gil_check && gil_check()))
@@ -147,7 +150,7 @@ static bool enter(Call *call, TF_Status *status) {
   return false;
 }
 
-/* Takes Python's error, and says it to TensorFlow. */
+/* Clears Python's error and reports it to TensorFlow. */
 static int fail(TF_Status *status) {
   PyObject *type, *error, *traceback;
   PyErr_Fetch(&type, &error, &traceback);
@@ -168,7 +171,7 @@ static int fail(TF_Status *status) {
   return code;
 }
 
-/* Ends a call that gave `result`, which is taken; NULL is an error. */
+/* Ends a call and releases its `result`; NULL means an error. */
 static int leave(Call *call, PyObject *result, TF_Status *status) {
   int code = OK;
   if (!result)
@@ -184,7 +187,7 @@ static int leave(Call *call, PyObject *result, TF_Status *status) {
 
 static PyObject *path_of(const char *path) { return PyUnicode_DecodeFSDefault(path); }
 
-/* Calls a method with one path, or two. */
+/* Calls a method with one or two paths. */
 static PyObject *with_paths(const char *method, const char *a, const char *b) {
   PyObject *first = path_of(a), *second = b ? path_of(b) : NULL, *result = NULL;
   if (first && (second || !b))
@@ -216,7 +219,7 @@ static int on_stat(const char *path, Stats *stats, TF_Status *status) {
 
 static long long handle_of(const Object *file) { return (long long)(intptr_t)file->p; }
 
-/* Calls a method of an open file; `number` is what it gave, -1 for an error. */
+/* Calls a method of an open file; `number` receives its result, -1 for an error. */
 static int on_file(const Object *file, const char *method, int64_t *number, TF_Status *status) {
   Call call;
   if (!enter(&call, status)) return UNAVAILABLE;
@@ -238,7 +241,7 @@ static void on_open(const char *path, const char *mode, Object *file, TF_Status 
   if (leave(&call, result, status) == OK) file->p = (void *)(intptr_t)handle;
 }
 
-/* Nobody sees TensorFlow's memory after the call. */
+/* Invalidates the view, so that Python cannot use TensorFlow's memory after the call. */
 static void release(PyObject *view) {
   PyObject *type, *error, *traceback;
   PyErr_Fetch(&type, &error, &traceback);
@@ -251,7 +254,7 @@ static void release(PyObject *view) {
 
 /* ---- files ---- */
 
-static char none; /* an address for no bytes */
+static char none; /* its address is used for empty data */
 
 static void file_cleanup(Object *file) {
   if (file->p) on_file(file, "free", NULL, NULL);
@@ -301,7 +304,7 @@ static void file_close(const Object *file, TF_Status *status) {
   on_file(file, "close", NULL, status);
 }
 
-/* ---- read-only memory regions: the file, read whole ---- */
+/* ---- read-only memory regions: the whole file is read ---- */
 
 typedef struct { void *data; uint64_t length; } Region;
 
@@ -407,7 +410,7 @@ static bool fs_is_directory(const Object *fs, const char *path, TF_Status *statu
   (void)fs;
   Stats stats;
   if (on_stat(path, &stats, status) != OK) return false;
-  /* core looks at the status only */
+  /* TensorFlow's core uses only the status */
   if (!stats.is_directory) set_status(status, FAILED_PRECONDITION, "Not a directory");
   return stats.is_directory;
 }
@@ -423,7 +426,8 @@ static int64_t fs_size(const Object *fs, const char *path, TF_Status *status) {
   return stats.length;
 }
 
-/* scheme://authority/a//b/./../c -> scheme://authority/a/c; core's own drops the authority */
+/* scheme://authority/a//b/./../c -> scheme://authority/a/c; the function of TensorFlow's core would
+ * drop the authority */
 static char *fs_translate(const Object *fs, const char *uri) {
   (void)fs;
   size_t length = strlen(uri);
@@ -502,7 +506,7 @@ static int fs_children(const Object *fs, const char *path, char ***entries, TF_S
 }
 
 static int fs_matching(const Object *fs, const char *pattern, char ***entries, TF_Status *status) {
-  char *translated = fs_translate(fs, pattern); /* core passes the pattern as it was given */
+  char *translated = fs_translate(fs, pattern); /* TensorFlow's core passes the original pattern */
   int count = on_list("glob", translated, entries, status);
   free(translated);
   return count;
@@ -576,8 +580,8 @@ __attribute__((visibility("default"))) void TF_InitPlugin(PluginInfo *info) {
 
 /* ---- functions of the module ---- */
 
-/* connect_igfs(handles, told, scheme, path of TensorFlow's library), once; then TensorFlow may load
- * the plugin. */
+/* connect_igfs(handles, told, scheme, path of TensorFlow's library): called once. TensorFlow may load
+ * the plugin afterwards. */
 static PyObject *connect_igfs(PyObject *self, PyObject *args) {
   PyObject *object, *teller;
   const char *scheme, *path;
@@ -602,7 +606,8 @@ static PyObject *connect_igfs(PyObject *self, PyObject *args) {
   Py_RETURN_NONE;
 }
 
-/* shut_igfs(wait_ms), at exit: refuse new calls and wait for those under way; gives how many remain. */
+/* shut_igfs(wait_ms): called at exit. Refuses new calls and waits for running ones; returns how many
+ * still run. */
 static PyObject *shut_igfs(PyObject *self, PyObject *args) {
   struct timespec pause = {0, 1000000};
   int wait_ms;

@@ -1,4 +1,4 @@
-/* Which row of a request by key an entry of the answer is. */
+/* Finds the row of a request by key to which an entry of the answer belongs. */
 #include "lane.h"
 
 static uint64_t hash_of(const uint8_t *key, int64_t size) {
@@ -6,7 +6,7 @@ static uint64_t hash_of(const uint8_t *key, int64_t size) {
   return hash ^ hash >> 17;
 }
 
-/* Makes the table of the keys of a request. */
+/* Makes the hash table of the keys of a request. */
 int make_slots(Lane *lane, const Unit *unit) {
   const Landing *landing = lane->landing;
   int64_t size = 16;
@@ -34,10 +34,10 @@ int make_slots(Lane *lane, const Unit *unit) {
   return GOES_ON;
 }
 
-/* Returns the place of a key; -1 if none was requested in these bytes, or it has arrived. */
+/* Returns the place of a key; -1 if no key with these bytes was requested, or it has arrived. */
 int64_t place_of_key(Lane *lane, const Unit *unit, const uint8_t *key, int64_t size) {
   const Landing *landing = lane->landing;
-  if (*key == WRAPPED && size > 9) { /* a request has the object alone */
+  if (*key == WRAPPED && size > 9) { /* a request has the object without this wrapper */
     key += 5;
     size -= 9;
   }
@@ -54,7 +54,7 @@ int64_t place_of_key(Lane *lane, const Unit *unit, const uint8_t *key, int64_t s
   return -1;
 }
 
-/* Keeps which of the requested keys have not arrived. Returns 0 without memory. */
+/* Stores the numbers of requested keys that have not arrived. Returns 0 if out of memory. */
 int keep_absent(Lane *lane, const Unit *unit) {
   lane->absent = 0;
   lane->left_unit = lane->current;

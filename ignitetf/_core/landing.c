@@ -1,15 +1,15 @@
 /* Landing: the units of a plan, and the groups of rows that their answers fill.
  *
- * Row `i` of a unit has place `base + i`, or that of `places` there. A group is the rows of `rows`
- * consecutive places. Rows land in any order, from several lanes; the consumer takes the groups in
- * order, each once all of its rows have landed.
+ * Row `i` of a unit has place `base + i`, or `places[base + i]` if there is a permutation. A group
+ * has the rows of `rows` consecutive places. Rows land in any order, from several lanes. The consumer
+ * takes the groups in order, each when all of its rows have landed.
  */
 #include "core.h"
 
 PyTypeObject *LandingType;
 static PyTypeObject *MemoryType;
 
-/* Groups of a plan whose number of rows is not known. */
+/* Most groups of a plan whose number of rows is not known. */
 enum { MANY_GROUPS = 1 << 20 };
 
 /* Memory: a block as a buffer. */
@@ -88,7 +88,7 @@ static Group *new_group(Landing *landing) {
   return group;
 }
 
-/* Returns the group of a place; NULL without memory, or where there is no such place. */
+/* Returns the group of a place; NULL if out of memory, or if the place does not exist. */
 Group *group_of(Landing *landing, int64_t place) {
   int64_t number = place / landing->layout->rows;
   if (place < 0 || number >= landing->most_groups) return NULL;
@@ -104,13 +104,14 @@ Group *group_of(Landing *landing, int64_t place) {
   return group;
 }
 
-/* Bytes of a part of a heap that are in use: of a full one, more were asked for than it has. */
+/* Returns the bytes in use in a part of a heap. For a full part, `used` exceeds its size, because it
+ * counts requested bytes. */
 static int64_t used_of(const Heap *heap) {
   int64_t used = __atomic_load_n(&heap->used, __ATOMIC_ACQUIRE);
   return used < heap->block->size ? used : heap->block->size;
 }
 
-/* Adds a part to a heap whose newest one is `full`, unless another lane has done so. */
+/* Adds a part to a heap whose newest part is `full`, unless another lane has already added one. */
 static Heap *next_part(Landing *landing, Group *group, int64_t number, Heap *full, int64_t nbytes) {
   Layout *layout = landing->layout;
   pthread_mutex_lock(&group->lock);
@@ -133,8 +134,8 @@ static Heap *next_part(Landing *landing, Group *group, int64_t number, Heap *ful
   return heap;
 }
 
-/* Returns room for some bytes in a heap, and where they begin in it; NULL without memory. All values
- * of a heap are aligned alike. */
+/* Returns room for some bytes in a heap, and their offset in it; NULL if out of memory. All values of
+ * a heap have the same alignment. */
 uint8_t *heap_room(Landing *landing, Group *group, int64_t number, int64_t nbytes, int64_t align,
                    int64_t *start) {
   int64_t size = (nbytes + align - 1) / align * align;
@@ -158,7 +159,7 @@ static int64_t rows_of(const Landing *landing, int64_t number) {
   return left < rows ? left : rows;
 }
 
-/* Whether the consumer can take the next group (1), or there is none any more (2). */
+/* Returns 1 if the consumer can take the next group, 2 if no group is left, otherwise 0. */
 static int is_ready(Landing *landing) {
   if (landing->total >= 0 && landing->head * landing->layout->rows >= landing->total) return 2;
   Group *group = __atomic_load_n(landing->group + landing->head, __ATOMIC_ACQUIRE);
@@ -166,7 +167,7 @@ static int is_ready(Landing *landing) {
   return __atomic_load_n(&group->landed, __ATOMIC_ACQUIRE) == rows_of(landing, landing->head);
 }
 
-/* Counts rows of consecutive places as landed, and wakes the consumer if it can go on. */
+/* Counts rows of consecutive places as landed, and wakes the consumer if it can continue. */
 void count_landed(Landing *landing, int64_t place, int64_t rows) {
   int64_t size = landing->layout->rows;
   while (rows) {
@@ -184,7 +185,7 @@ void count_landed(Landing *landing, int64_t place, int64_t rows) {
   }
 }
 
-/* Records that a unit has all its rows; those behind it may have their places now. */
+/* Records that a unit has all its rows; the places of the units after it may be known now. */
 void unit_ended(Landing *landing, Unit *unit) {
   pthread_mutex_lock(&landing->lock);
   if (unit->rows < 0) unit->rows = unit->done;
@@ -204,7 +205,8 @@ void unit_ended(Landing *landing, Unit *unit) {
   pthread_mutex_unlock(&landing->lock);
 }
 
-/* The first place that must not be requested yet; units whose places are not known go by order. */
+/* Returns the first place that must not be requested yet. It does not apply to units whose places are
+ * not known; these are requested in order. */
 int64_t open_end(const Landing *landing, int64_t window) {
   int64_t groups = 2 * window / landing->group_bytes + 2;
   if (groups < landing->ahead) groups = landing->ahead;
@@ -299,7 +301,7 @@ static void landing_dealloc(PyObject *self) {
   Py_DECREF(type);
 }
 
-/* Returns the parts of a heap as one block; what they took is remembered for the next group. */
+/* Returns the parts of a heap as one block; the used size is stored for the next group. */
 static PyObject *whole_heap(Landing *landing, Group *group, int32_t number) {
   Layout *layout = landing->layout;
   Heap *newest = group->heap[number];
@@ -328,7 +330,7 @@ static PyObject *whole_heap(Landing *landing, Group *group, int32_t number) {
   return memory;
 }
 
-/* Turns a group into (first place, rows, dense memory, heaps, columns with nulls as bytes). */
+/* Converts a group to (first place, rows, dense memory, heaps, columns with nulls as bytes). */
 static PyObject *as_tuple(Landing *landing, Group *group, int64_t number) {
   Layout *layout = landing->layout;
   PyObject *heaps = PyTuple_New(layout->heaps);
@@ -384,7 +386,7 @@ static PyObject *landing_take(PyObject *self, PyObject *args) {
   return found;
 }
 
-/* Makes the runs of a row, which are elsewhere, empty. */
+/* Sets the runs of a row to empty, because their values are stored elsewhere. */
 static void empty_runs(const Layout *layout, Group *group, int64_t row) {
   uint8_t *dense = group->dense->bytes;
   for (int32_t i = 0; i < layout->columns; i++) {
@@ -395,7 +397,7 @@ static void empty_runs(const Layout *layout, Group *group, int64_t row) {
   }
 }
 
-/* count(places): rows that are not here, which Python has placed or does without; int64 array. */
+/* count(places): counts rows that Python has placed or leaves out; an int64 array. */
 static PyObject *landing_count(PyObject *self, PyObject *args) {
   Landing *landing = (Landing *)self;
   Py_buffer places;
@@ -414,7 +416,7 @@ static PyObject *landing_count(PyObject *self, PyObject *args) {
   Py_RETURN_NONE;
 }
 
-/* wake(): the consumer returns from `take`, to look for what happened. */
+/* wake(): makes the consumer return from `take`, so that it can check for events. */
 static PyObject *landing_wake(PyObject *self, PyObject *unused) {
   Landing *landing = (Landing *)self;
   (void)unused;
@@ -425,7 +427,7 @@ static PyObject *landing_wake(PyObject *self, PyObject *unused) {
   Py_RETURN_NONE;
 }
 
-/* stop(): nothing more is requested, and the lanes end. */
+/* stop(): ends the lanes; nothing more is requested. */
 static PyObject *landing_stop(PyObject *self, PyObject *unused) {
   __atomic_store_n(&((Landing *)self)->stopped, 1, __ATOMIC_RELEASE);
   return landing_wake(self, unused);

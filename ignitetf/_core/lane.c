@@ -1,22 +1,22 @@
 /* Lane: the requests and answers of one connection.
  *
- * Requests go out in the order of the plan, as many as the window allows. The next page of a cursor
- * is requested as soon as the head of the last one is here. Rows are landed as their bytes arrive.
+ * Requests are sent in the order of the plan, as many as the window allows. The next page of a cursor
+ * is requested when the head of the current page has arrived. Rows are landed as their bytes arrive.
  */
 #include "lane.h"
 
 enum {
-  BUFFER_BYTES = 256 << 10, /* stays in the processor's cache */
-  LARGE_BYTES = 32 << 10,   /* values of rows of so many bytes are received into their place */
-  LEFT_BYTES = 8 << 20,     /* rows for the general decoder are handed over from here on */
-  ROWS_AHEAD = 6,           /* whose places in memory are loaded early */
+  BUFFER_BYTES = 256 << 10, /* fits into the processor's cache */
+  LARGE_BYTES = 32 << 10,   /* values of rows of this size are received directly into their place */
+  LEFT_BYTES = 8 << 20,     /* from this size on, rows are passed to the general decoder */
+  ROWS_AHEAD = 6,           /* the memory of a row is prefetched this many rows before */
   MOST_ERROR = 1 << 20
 };
 
 /* Counts the rows that have landed since the last time. */
 static void commit(Lane *lane, Unit *unit) {
   Landing *landing = lane->landing;
-  if (!lane->pending || landing->keys) return; /* those by key are counted with their answer */
+  if (!lane->pending || landing->keys) return; /* rows by key are counted with their answer */
   int64_t place = unit->base + unit->done;
   if (!landing->places) count_landed(landing, place, lane->pending);
   else
@@ -27,7 +27,7 @@ static void commit(Lane *lane, Unit *unit) {
   lane->pending = 0;
 }
 
-/* Keeps an entry of the present answer for the general decoder; a place of -1 is for it to find. */
+/* Keeps an entry of the current answer for the general decoder, which finds the place if it is -1. */
 static int leave(Lane *lane, Unit *unit, int64_t place, int64_t size, int64_t mark) {
   int found = need_here(lane, size);
   if (found != GOES_ON) return found;
@@ -51,7 +51,7 @@ static int leave(Lane *lane, Unit *unit, int64_t place, int64_t size, int64_t ma
   lane->left_unit = lane->current;
   commit(lane, unit);
   if (lane->landing->keys) {
-    lane->pending++; /* counted with the others at the end */
+    lane->pending++; /* counted with the other rows at the end */
     if (place >= 0) lane->slot[lane->found_slot] = -1;
     else lane->unplaced++;
   } else {
@@ -62,7 +62,7 @@ static int leave(Lane *lane, Unit *unit, int64_t place, int64_t size, int64_t ma
   return GOES_ON;
 }
 
-/* Compares an entry with one that was delivered before. */
+/* Compares an entry with the same entry that was delivered before. */
 static int replay(Lane *lane, Unit *unit, int64_t size) {
   int found = skip(lane, size);
   if (found != GOES_ON) return found;
@@ -71,7 +71,7 @@ static int replay(Lane *lane, Unit *unit, int64_t size) {
   return unit->done == unit->replay && unit->mark != unit->replay_mark ? REPLAYED : GOES_ON;
 }
 
-/* Has as many bytes here as tell where the value at `at` ends, and returns that in `end`. */
+/* Receives enough bytes to know where the value at `at` ends, and returns that in `end`. */
 static int find_end(Lane *lane, int64_t at, int64_t *end) {
   for (int64_t tried = at + 5;; tried = at + 4 * (tried - at)) {
     if (tried > lane->left) tried = lane->left;
@@ -88,9 +88,9 @@ static int find_end(Lane *lane, int64_t at, int64_t *end) {
   }
 }
 
-/* Begins to load what the row after some others will be written to. Places of a permutation are far
- * apart, so that each column of a row would wait for memory. Only a row of the same unit: it has not
- * landed, so that the consumer cannot have its group. */
+/* Prefetches the memory of the row that is ROWS_AHEAD rows later. Places of a permutation are far
+ * apart, so each column of a row would wait for memory. It must be a row of the same unit: that row
+ * has not landed, so the consumer cannot have taken its group. */
 static void expect_row(const Landing *landing, const Unit *unit, int64_t number) {
   const Layout *layout = landing->layout;
   number += ROWS_AHEAD;
@@ -169,7 +169,7 @@ static int land_entry(Lane *lane, Unit *unit, int64_t behind) {
     if ((found = need_here(lane, head + OBJECT_HEAD)) != GOES_ON) return found;
     const uint8_t *at = here(lane);
     if (at[key] == WRAPPED && value >= 5 + OBJECT_HEAD + 4) {
-      /* Only its head is here, so its size is compared with that of what it is wrapped in. */
+      /* Only its head has arrived, so its size is compared with the size of its wrapper. */
       found = read_head(at + head, value - 9, &object);
       if (!found) found = form_of(lane, &object);
       if (found == UNKNOWN) return found;
@@ -212,7 +212,7 @@ static void drop_stash(Lane *lane) {
   lane->stashed = 0;
 }
 
-/* Keeps an answer whose rows have no place yet. */
+/* Keeps an answer whose rows do not have places yet. */
 static int keep(Lane *lane, Unit *unit, int64_t number) {
   Stash *stash = malloc(sizeof *stash + (size_t)lane->left);
   if (!stash) return NO_MEMORY;
@@ -229,12 +229,12 @@ static int keep(Lane *lane, Unit *unit, int64_t number) {
   while (*at) at = &(*at)->next;
   *at = stash;
   lane->stashed++;
-  lane->asked += stash->expected; /* counts until it has landed */
+  lane->asked += stash->expected; /* counts as requested until it has landed */
   __atomic_store_n(&unit->state, KEPT, __ATOMIC_RELEASE);
   return GOES_ON;
 }
 
-/* Reads the number of entries of the page, and requests the one that follows. */
+/* Reads the number of entries of the page, and requests the next page. */
 static int begin_page(Lane *lane, int64_t number, int may_ask) {
   Landing *landing = lane->landing;
   Unit *unit = landing->unit + number;
@@ -295,7 +295,7 @@ static int begin_answer(Lane *lane) {
   lane->bytes += length;
   unit->nbytes += length;
   measure(lane, number, length);
-  if (unit->state == ENDED) return skip(lane, lane->left); /* of a page behind the last one */
+  if (unit->state == ENDED) return skip(lane, lane->left); /* a page after the last one */
   if (flags & 1) {
     if (lane->left > MOST_ERROR) return damaged(lane, "an error of impossible length");
     if ((found = need_here(lane, lane->left)) != GOES_ON) return found;
@@ -367,7 +367,7 @@ static void back_to_own(Lane *lane) {
   lane->room = lane->own_room;
 }
 
-/* Begins to land an answer that was kept, if its rows have a place by now. */
+/* Begins to land a kept answer if its rows have places now. */
 static int begin_kept(Lane *lane, int *began) {
   Stash **at = &lane->stash;
   while (*at && lane->landing->unit[(*at)->unit].base < 0) at = &(*at)->next;
@@ -376,7 +376,7 @@ static int begin_kept(Lane *lane, int *began) {
   Stash *stash = *at;
   *at = stash->next;
   stash->next = lane->stash;
-  lane->stash = stash; /* the first one is the one that is being landed */
+  lane->stash = stash; /* the first answer is the one that is being landed */
   lane->stashed--;
   lane->asked -= stash->expected;
   lane->own_buffer = lane->buffer;
@@ -397,7 +397,7 @@ static void end_kept(Lane *lane) {
   free(done);
 }
 
-/* Waits until the consumer has taken a group, another lane has ended a unit, or some time. */
+/* Waits until the consumer has taken a group, another lane has ended a unit, or 50 ms have passed. */
 static void wait_for_room(Lane *lane) {
   Landing *landing = lane->landing;
   struct timespec until;
@@ -557,7 +557,7 @@ static PyObject *lane_run(PyObject *self, PyObject *unused) {
   return found;
 }
 
-/* Whether a query was requested that the node has not begun to answer. */
+/* Whether a query was sent that the node has not begun to answer. */
 static int has_new_query(const Lane *lane) {
   for (int64_t i = lane->oldest; i < lane->next; i++) {
     const Unit *unit = lane->landing->unit + lane->unit[i];
@@ -566,8 +566,8 @@ static int has_new_query(const Lane *lane) {
   return 0;
 }
 
-/* Throws answers away until all queries have begun: a node that begins one for a connection which
- * is gone keeps its cursor for ever. */
+/* Discards answers until the node has begun all queries. If a node begins a query for a connection
+ * that is gone, it keeps the cursor for ever. */
 static int drain(Lane *lane) {
   back_to_own(lane);
   int found = skip(lane, lane->left);
@@ -588,7 +588,7 @@ static int drain(Lane *lane) {
   return found;
 }
 
-/* drain(): before the connection of a lane that has not ended is closed. */
+/* drain(): called before the connection of an unfinished lane is closed. */
 static PyObject *lane_drain(PyObject *self, PyObject *unused) {
   Lane *lane = (Lane *)self;
   (void)unused;
@@ -604,7 +604,8 @@ static PyObject *lane_drain(PyObject *self, PyObject *unused) {
 }
 
 /* left() -> (entries as bytes, their places as bytes of int64, rows of their unit whose keys have not
- * arrived as bytes of int64, their unit): rows for the general decoder, and what only it can find. */
+ * arrived as bytes of int64, their unit): rows for the general decoder. Only it can find the entries
+ * of missing keys, if a node returned them in other bytes. */
 static PyObject *lane_left(PyObject *self, PyObject *unused) {
   Lane *lane = (Lane *)self;
   (void)unused;

@@ -1,4 +1,4 @@
-/* One connection of a read: what the files that make up a lane share.
+/* One connection of a read: shared by the files of a lane.
  *
  * stream.c (bytes) <- window.c (requests) <- values.c (rows), keys.c (rows by key) <- lane.c (answers)
  */
@@ -7,24 +7,24 @@
 
 #include "core.h"
 
-/* Why `run` returns; `_core/__init__.py` has the same names. */
+/* The reason why `run` returns; `_core/__init__.py` has the same names. */
 enum Event {
   GOES_ON = -1,
   DONE = 0,     /* all units of the lane have ended */
   STOPPED = 1,
-  UNKNOWN = 2,  /* a form: a = type id, b = schema id, c = flags */
-  LEFT = 3,     /* rows for the general decoder; see `left` */
-  FAILED = 4,   /* the node answered with an error: its body */
-  LOST = 5,     /* the connection: a = errno, 0 if the other side has closed it */
-  DAMAGED = 6,  /* an answer; says what is wrong */
-  COUNT = 7,    /* the unit has another number of rows: a, or more */
+  UNKNOWN = 2,  /* unknown form: a = type id, b = schema id, c = flags */
+  LEFT = 3,     /* there are rows for the general decoder; see `left` */
+  FAILED = 4,   /* the node answered with an error; returns its body */
+  LOST = 5,     /* connection lost: a = errno, 0 if the other side has closed it */
+  DAMAGED = 6,  /* an answer is damaged; the text says how */
+  COUNT = 7,    /* the unit has another number of rows: `a` or more */
   REPLAYED = 8, /* rows that were delivered before have other keys now */
-  RESTART = 9,  /* a large row has to be here as a whole: read on over a new connection */
+  RESTART = 9,  /* a large row must arrive completely: continue over a new connection */
   NO_MEMORY = 10,
   RAISED = 11   /* a callback has raised */
 };
 
-/* What became of a row or a value. */
+/* The result for a row or a value. */
 enum { LANDED = 0, IS_LEFT = 1 };
 
 typedef struct Stash {
@@ -41,13 +41,13 @@ typedef struct {
   PyObject *receive, *send; /* for a connection that only Python can use */
   PyThreadState *state;
   int64_t limit_ns, since, progress;
-  /* Bytes that were received and not consumed: those from `begin` to `end`. */
+  /* Bytes `begin` to `end` were received and not consumed. */
   uint8_t *buffer;
   int64_t begin, end, room;
   int from_stash;
   uint8_t *own_buffer;
   int64_t own_begin, own_end, own_room;
-  /* The requests: those of units[next..] are still to be sent. */
+  /* The requests; those of units[next..] have not been sent. */
   Py_buffer units_view, frames_view, frame_at_view;
   int64_t *unit;
   int64_t units, next, oldest, first_id, open, cursors, most_cursors, ended;
@@ -57,10 +57,10 @@ typedef struct {
   int64_t window, least_window, most_window, unanswered, asked;
   int64_t round_start, round_bytes, round_end, sent_at, waited_ns;
   double rate, delay;
-  int64_t *sent; /* by number of the unit: when it was requested last */
+  int64_t *sent; /* time of the last request, by number of the unit */
   /* The answer that is being parsed. */
-  int64_t left;    /* bytes of it that are not consumed */
-  int64_t current; /* its unit; -1 for none */
+  int64_t left;    /* bytes of the answer that are not consumed */
+  int64_t current; /* unit of the answer; -1 for none */
   int64_t entries, pending, mark;
   int asked_next;
   Group *group;
@@ -72,10 +72,10 @@ typedef struct {
   /* Rows for the general decoder. */
   uint8_t *left_bytes;
   int64_t left_size, left_room, *left_place, left_rows, left_places_room, left_unit;
-  int64_t unplaced, absent, absent_room, *absent_row; /* of the keys of an answer */
+  int64_t unplaced, absent, absent_room, *absent_row; /* for the keys of an answer */
   Stash *stash;
   int64_t stashed;
-  /* Of an event. */
+  /* The values of an event. */
   int64_t a, b, c;
   const char *text;
   int64_t topology_major, topology_minor;
@@ -87,14 +87,14 @@ static inline int damaged(Lane *lane, const char *text) {
   return DAMAGED;
 }
 
-/* The bytes that were received and not consumed, and those left of the present answer. */
+/* Received bytes that are not consumed, and the remaining bytes of the current answer. */
 static inline const uint8_t *here(const Lane *lane) { return lane->buffer + lane->begin; }
 static inline void consume(Lane *lane, int64_t size) {
   lane->begin += size;
   lane->left -= size;
 }
 
-/* Whether the node keeps a cursor for a unit after its first answer, as far as is known. */
+/* Whether the node probably keeps a cursor for a unit after its first answer. */
 static inline int has_cursor(const Lane *lane, const Unit *unit) {
   if (lane->landing->keys) return 0;
   return unit->rows < 0 || unit->rows > lane->landing->page_rows;
@@ -107,12 +107,12 @@ int skip(Lane *lane, int64_t size);
 int put_out(Lane *lane, const void *bytes, int64_t size);
 int flush(Lane *lane);
 
-/* Has at least `size` consecutive bytes in the buffer. */
+/* Ensures that the buffer has at least `size` consecutive bytes. */
 static inline int need(Lane *lane, int64_t size) {
   return lane->end - lane->begin >= size ? GOES_ON : fetch(lane, size);
 }
 
-/* The same, of the present answer. */
+/* The same, within the current answer. */
 static inline int need_here(Lane *lane, int64_t size) {
   return size > lane->left ? damaged(lane, "an answer is shorter than what it holds")
                            : need(lane, size);
@@ -128,7 +128,7 @@ void measure(Lane *lane, int64_t number, int64_t bytes);
 /* values.c */
 typedef struct {
   int32_t type_id, schema_id, flags;
-  int64_t size, footer; /* where the footer begins */
+  int64_t size, footer; /* offset of the footer */
   int width;            /* bytes of an offset */
 } Head;
 enum { MORE = -1, OTHER = -2, IMPOSSIBLE = -3 }; /* see `value_end` */

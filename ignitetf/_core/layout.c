@@ -1,11 +1,11 @@
-/* Layout: how the rows of a schema become columns, and the forms in which they are stored. */
+/* Layout: how rows of a schema are converted to columns, and the forms in which they are stored. */
 #include "core.h"
 
 PyTypeObject *LayoutType;
 
-enum { MOST_IDLE_BYTES = 320 << 20 }; /* a shuffled window, and what is under way */
+enum { MOST_IDLE_BYTES = 320 << 20 }; /* a shuffled window, and answers in receipt */
 
-/* Returns the form of rows; NULL if it is not known. `last` is tried first. */
+/* Returns the form of rows; NULL if it is unknown. `last` is tried first. */
 const Form *find_form(Layout *layout, const Form *last, int32_t type_id, int32_t schema_id,
                       int32_t flags) {
   if (last && last->schema_id == schema_id && last->type_id == type_id && last->flags == flags)
@@ -90,7 +90,7 @@ static void layout_dealloc(PyObject *self) {
   Py_DECREF(type);
 }
 
-/* offsets() -> for each column (values, starts, lengths, valid, heap), -1 for what it lacks. */
+/* offsets() -> (values, starts, lengths, valid, heap) of each column; -1 for a missing one. */
 static PyObject *layout_offsets(PyObject *self, PyObject *unused) {
   Layout *layout = (Layout *)self;
   (void)unused;
@@ -107,7 +107,8 @@ static PyObject *layout_offsets(PyObject *self, PyObject *unused) {
   return found;
 }
 
-/* add_form(type_id, schema_id, flags, columns, lacking): int16 arrays; None leaves such rows. */
+/* add_form(type_id, schema_id, flags, columns, lacking): int16 arrays. With None, such rows are left
+ * to the general decoder. */
 static PyObject *layout_add_form(PyObject *self, PyObject *args) {
   Layout *layout = (Layout *)self;
   int type_id, schema_id, flags;

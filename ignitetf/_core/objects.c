@@ -1,11 +1,11 @@
-/* Where the objects of a page begin.
+/* Finds where the objects of a page begin.
  *
- * values.c (how long a value is) -> this
+ * values.c (the length of a value) -> this
  */
 #include "core.h"
 #include "functions.h"
 
-/* Finds where `count` objects begin that fill a page. Returns whether they do. */
+/* Finds the starts of `count` objects in a page. Returns whether they fill the page exactly. */
 static int find_objects(const uint8_t *bytes, int64_t size, int64_t count, const Extent *extents,
                         int64_t *starts) {
   int64_t at = 0;
@@ -18,7 +18,7 @@ static int find_objects(const uint8_t *bytes, int64_t size, int64_t count, const
 }
 
 /* object_starts(page, count, extents, starts): int32 [256, 5], see Extent, and int64 [count]. Returns
- * whether so many objects fill the page. */
+ * whether `count` objects fill the page exactly. */
 static PyObject *object_starts(PyObject *self, PyObject *args) {
   Py_buffer views[3] = {0};
   long long count;

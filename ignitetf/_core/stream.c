@@ -1,4 +1,4 @@
-/* The bytes of one connection: what has arrived, and what is to be sent. */
+/* The bytes of one connection: receiving and sending. */
 #include "lane.h"
 
 #include <errno.h>
@@ -9,10 +9,10 @@
 #endif
 
 enum {
-  WHOLE_BYTES = 64 << 10,   /* from so many bytes of an answer on, a call waits for all of them */
-  MOST_AT_ONCE = 8 << 20,   /* received by one call, so that its time limit measures progress */
-  LEAST_PROGRESS = 64 << 10, /* fewer bytes than this within the time limit are no progress */
-  SKIPPED_BYTES = 128 << 10 /* at a time */
+  WHOLE_BYTES = 64 << 10,   /* from this size of an answer on, a call waits for all of its bytes */
+  MOST_AT_ONCE = 8 << 20,   /* most bytes of one call, so that its time limit measures progress */
+  LEAST_PROGRESS = 64 << 10, /* fewer bytes than this within the time limit do not count */
+  SKIPPED_BYTES = 128 << 10 /* skipped at a time */
 };
 
 static int64_t receive_by_python(Lane *lane, uint8_t *to, int64_t room) {
@@ -29,7 +29,7 @@ static int64_t receive_by_python(Lane *lane, uint8_t *to, int64_t room) {
   return got;
 }
 
-/* Whether a signal, as Ctrl-C, has raised an exception; only in the main thread. */
+/* Whether a signal such as Ctrl-C has raised an exception; only in the main thread. */
 static int was_interrupted(Lane *lane) {
   PyEval_RestoreThread(lane->state);
   int raised = PyErr_CheckSignals();
@@ -37,7 +37,7 @@ static int was_interrupted(Lane *lane) {
   return raised;
 }
 
-/* Receives some bytes, at most `room`, or `all` of them unless the connection ends before. */
+/* Receives some bytes, at most `room`. With `all`, it fills `room` unless the connection ends. */
 static int receive(Lane *lane, uint8_t *to, int64_t room, int all, int64_t *got) {
   lane->calls++;
   if (room > MOST_AT_ONCE) room = MOST_AT_ONCE;

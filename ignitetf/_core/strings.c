@@ -3,16 +3,17 @@
  * IgnitetfSubstr(first: uint8 [n], second: uint8 [m], starts: int64 [k], lengths: int64 [k],
  *                mode: int64 []) -> texts: string [k]
  *
- * A start counts through the first bytes, then through the second; no text reaches from one into
- * the other. Short texts are copies. Where TensorFlow's strings can share what they are views of
- * (tstring::assign_as_shared_view, in ctstring_internal.h of 2.21), long ones are, by mode:
- * - SHARE_NOTHING: copies, which are copied again with each string;
- * - SHARE_TEXT: one copy for all copies of the string;
- * - SHARE_PAGE: views of the bytes, which live as long as one of their texts.
+ * Positions in `second` follow those of `first`; a text must not cross from one into the other.
+ * Short texts are copied. Strings of some TensorFlow versions can share memory with an owner
+ * (tstring::assign_as_shared_view, in ctstring_internal.h of 2.21). For these, the mode says how to
+ * make long texts:
+ * - SHARE_NOTHING: a copy, which is copied again with each string;
+ * - SHARE_TEXT: one copy, which all copies of the string share;
+ * - SHARE_PAGE: a view of the bytes, which stay in memory as long as any of their texts.
  *
- * Built on TensorFlow's C API for kernels, whose functions are looked up in its library: no header,
- * and nothing to link. A string of TensorFlow is one of three: up to 22 bytes in itself, bytes
- * in memory of malloc, which TensorFlow frees, or a view with an owner.
+ * It uses TensorFlow's C API for kernels and finds its functions in TensorFlow's library, so it needs
+ * no header and no linking. A string of TensorFlow has one of three forms: up to 22 bytes inside the
+ * string itself, bytes allocated by malloc, which TensorFlow frees, or a view with an owner.
  */
 #include "functions.h"
 
@@ -30,7 +31,7 @@ typedef struct TF_ShapeHandle ShapeHandle;
 enum { OK = 0, INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8 };
 enum { TYPE_STRING = 7 };
 
-/* In the order of `names`. */
+/* The members have the order of `names`. */
 typedef struct {
   TF_Status *(*new_status)(void);
   void (*delete_status)(TF_Status *);
@@ -61,9 +62,9 @@ typedef struct Owner {
   void (*ref)(struct Owner *);
   bool (*unref)(struct Owner *);
   void *object;
-  /* up to here as TensorFlow's */
+  /* the members before this are the same as TensorFlow's */
   atomic_llong references;
-  TF_Tensor *page; /* NULL where the bytes stand behind this */
+  TF_Tensor *page; /* NULL if the bytes follow this struct */
 } Owner;
 
 typedef union {
@@ -74,7 +75,7 @@ typedef union {
 
 enum { SMALL_CAPACITY = 22, LARGE = 1, VIEW = 3, INPUTS = 5 };
 enum { SHARE_NOTHING, SHARE_TEXT, SHARE_PAGE }; /* substr.Sharing */
-/* Below, a copy costs no more than the owner does. */
+/* For shorter texts, a copy costs no more than an owner. */
 enum { LONG_TEXT = 1024 };
 
 static Functions tf;
@@ -88,7 +89,7 @@ static bool release(Owner *owner) {
   return true;
 }
 
-/* With one reference, and room for so many bytes behind it. */
+/* Returns an owner with one reference, followed by room for `size` bytes. */
 static Owner *new_owner(size_t size) {
   Owner *owner = malloc(sizeof *owner + size);
   if (!owner) return NULL;
@@ -96,9 +97,9 @@ static Owner *new_owner(size_t size) {
   return owner;
 }
 
-/* Bytes of which texts are made; `owner` is made for the first view. */
+/* The bytes of some texts; `owner` is created for the first view. */
 typedef struct {
-  TF_Tensor **tensor; /* NULL there once the owner has it */
+  TF_Tensor **tensor; /* set to NULL when the owner takes it */
   const char *data;
   int64_t size;
   Owner *owner;
@@ -250,10 +251,10 @@ static int register_op(void) {
   return code;
 }
 
-/* register_strings(path): give the op to TensorFlow, whose library is at the path.
+/* register_strings(path): registers the op with TensorFlow, whose library is at the path.
  *
- * Once: TensorFlow aborts the process at a second time. Returns its code of an error, or 0, and the
- * same when called again. The GIL lets no two threads in at once. */
+ * It registers only once, because TensorFlow aborts the process the second time. Returns TensorFlow's
+ * error code or 0; later calls return the same. The GIL keeps out a second thread. */
 static PyObject *register_strings(PyObject *self, PyObject *args) {
   static int code = -1;
   const char *path;

@@ -1,4 +1,4 @@
-"""Where the library with TensorFlow's C API is, whose symbols TensorFlow's own loading hides."""
+"""Finds the library with TensorFlow's C API; TensorFlow loads it with hidden symbols."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def library_in(folder: str) -> str:
         folder: `tf.sysconfig.get_lib()`.
 
     Raises:
-        ValueError: It is missing.
+        ValueError: The library is missing.
     """
     for pattern in (
         "libtensorflow_framework*.so*",

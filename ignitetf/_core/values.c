@@ -1,9 +1,9 @@
-/* How values and rows get from the bytes of an answer to their places. */
+/* Copies values and rows from the bytes of an answer to their places. */
 #include "lane.h"
 
 enum { MOST_DEPTH = 64 };
 
-/* Returns where the id of a class ends, with the name that follows an id of 0. */
+/* Returns where the id of a class ends, including the name that follows an id of 0. */
 static int64_t class_end(const uint8_t *bytes, int64_t at, int64_t size) {
   if (at + 9 > size) return at + 4 <= size && int32_at(bytes + at) ? at + 4 : MORE;
   if (int32_at(bytes + at)) return at + 4;
@@ -11,7 +11,7 @@ static int64_t class_end(const uint8_t *bytes, int64_t at, int64_t size) {
   return bytes[at + 4] != STRING || length < 0 ? IMPOSSIBLE : at + 9 + length;
 }
 
-/* Returns where a proxy ends: after the ids of its interfaces, the object behind it. */
+/* Returns where a proxy ends: it has the ids of its interfaces, then the object that it wraps. */
 static int64_t proxy_end(const Extent *extents, const uint8_t *bytes, int64_t at, int64_t size,
                          int depth) {
   if (at + 5 > size) return MORE;
@@ -22,8 +22,8 @@ static int64_t proxy_end(const Extent *extents, const uint8_t *bytes, int64_t at
   return value_end(extents, bytes, end, size, depth + 1);
 }
 
-/* Returns where the value at `at` ends. MORE: its first bytes do not tell; OTHER: it is of a type
- * that the core does not know; IMPOSSIBLE: it is damaged. */
+/* Returns where the value at `at` ends. MORE: more bytes are needed to know it; OTHER: the core does
+ * not know its type; IMPOSSIBLE: it is damaged. */
 int64_t value_end(const Extent *extents, const uint8_t *bytes, int64_t at, int64_t size, int depth) {
   if (at >= size) return MORE;
   const Extent *extent = extents + bytes[at];
@@ -71,7 +71,7 @@ static int set_null(Lane *lane, int32_t number, int64_t row) {
   return LANDED;
 }
 
-/* Returns where the bytes of a run go. */
+/* Returns the address to which the bytes of a run are written. */
 static uint8_t *run_room(Lane *lane, const Column *column, int64_t row, int64_t nbytes) {
   int64_t start, unit = column->kind == UUID_TEXT ? 1 : column->unit;
   uint8_t *to = heap_room(lane->landing, lane->group, column->heap, nbytes, unit, &start);
@@ -113,7 +113,7 @@ static inline void copy_short(uint8_t *to, const uint8_t *from, int64_t size) {
   while (size--) *to++ = *from++;
 }
 
-/* Lands a value that is in memory, up to `end`. */
+/* Lands a value that is completely in memory, up to `end`. */
 int land_value(Lane *lane, int32_t number, int64_t row, const uint8_t *value, const uint8_t *end) {
   const Column *column = lane->landing->layout->column + number;
   int64_t size = end - value;
@@ -163,7 +163,7 @@ int land_value(Lane *lane, int32_t number, int64_t row, const uint8_t *value, co
   return LANDED;
 }
 
-/* Reads the head of an object of `size` bytes; IS_LEFT if it is none that the core knows. */
+/* Reads the head of an object of `size` bytes; IS_LEFT if the core does not know such an object. */
 int read_head(const uint8_t *object, int64_t size, Head *head) {
   if (size < OBJECT_HEAD || object[0] != OBJECT || int32_at(object + 12) != size) return IS_LEFT;
   head->flags = uint16_at(object + 2);
@@ -201,7 +201,7 @@ static int land_lacking(Lane *lane, int64_t row) {
   return LANDED;
 }
 
-/* Lands an object that is in memory. */
+/* Lands an object that is completely in memory. */
 int land_object(Lane *lane, int64_t row, const uint8_t *object, int64_t size) {
   Head head;
   int found = read_head(object, size, &head);
@@ -251,7 +251,7 @@ static int land_next_value(Lane *lane, int32_t number, int64_t row, int64_t size
   return pull(lane, to, bytes);
 }
 
-/* Lands an object whose bytes are still arriving, at the front of which the lane is. */
+/* Lands an object whose bytes are still arriving; the lane's next byte is the object's first. */
 int land_arriving(Lane *lane, int64_t row, const Head *head) {
   const Form *form = lane->form;
   consume(lane, OBJECT_HEAD);

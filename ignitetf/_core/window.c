@@ -1,5 +1,5 @@
-/* The requests of one connection: about as many bytes are under way as arrive within the time that the
- * quickest answer took, twice over. */
+/* The requests of one connection. The requested bytes that have not arrived are about twice the bytes
+ * that arrive in the time of the quickest answer. */
 #include "lane.h"
 
 static void was_asked(Lane *lane, Unit *unit, int64_t number) {
@@ -24,15 +24,15 @@ int has_room(const Lane *lane, int64_t bytes) {
   return !lane->unanswered || lane->asked + bytes <= lane->window;
 }
 
-/* Whether the rows of a unit from number `done` on may be requested: they have a place soon. */
+/* Whether rows of a unit from number `done` on may be requested: they will have a place soon. */
 int is_near(const Lane *lane, const Unit *unit, int64_t done) {
   const Landing *landing = lane->landing;
-  if (unit->base < 0) return 1; /* its answer waits, within the window */
+  if (unit->base < 0) return 1; /* its answer is kept; the window limits such answers */
   int64_t first = landing->places || landing->keys ? unit->first : unit->base + done;
   return first < open_end(landing, lane->window);
 }
 
-/* Sends requests while the window has room, cursors that wait for their next page first. */
+/* Sends requests while the window has room; first for cursors whose next page has to be requested. */
 int refill(Lane *lane) {
   Landing *landing = lane->landing;
   if (lane->asked > lane->window / 4 * 3 && lane->unanswered) return flush(lane);
@@ -63,14 +63,14 @@ int refill(Lane *lane) {
   return flush(lane);
 }
 
-/* The window follows the best rate and the quickest answer. */
+/* Sets the window from the best rate and the quickest answer. */
 void measure(Lane *lane, int64_t number, int64_t bytes) {
   int64_t now = now_ns(), sent = lane->sent[number];
   double delay = (double)(now - sent) * 1e-9;
   if (delay < lane->delay) lane->delay = delay;
   lane->round_bytes += bytes;
   if (sent < lane->round_start) return;
-  /* A round: requested after the last one ended. */
+  /* An answer that was requested after the last round ended completes a round. */
   double seconds = (double)(now - lane->round_end) * 1e-9;
   if (seconds > 1e-4) {
     double rate = (double)lane->round_bytes / seconds;
