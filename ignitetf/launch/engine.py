@@ -2,7 +2,7 @@
 
 command line -> spec -> **engine** -> attempt -> outcome
 
-An engine is a module with a class of this interface; `engines` lists them by name.
+An engine is a class with this interface; `ENGINES` in `launch.job` lists them by name.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 - `life`: nothing is ever sent. When the launcher closes it or dies, a guard ends all processes of
   the worker.
 - `orders`: the launcher sends one byte when all scripts have ended, another one when all workers
-have
-  run their exit functions, and a third one to the first worker when the others have exited.
+  have run their exit functions, and a third one to the first worker when the others have exited.
 - `reports`: the worker sends JSON objects, one per line.
 
 The guard is a process of the worker's group, but not a child of the script. So the script can

@@ -113,7 +113,7 @@ class WorkerProcess:
         host: Name of this machine.
         pid: Process id, and id of its process group.
         code: Exit code; negative for a signal; None while it runs.
-        arrived: Its script has ended well, and it waits for the others.
+        arrived: Its script has ended without an error, and it waits for the others.
         left: Its exit functions have run, and it waits for the others again.
         started: It listens, is connected, or has read.
         looked: When its connections were last checked, by the monotonic clock.
@@ -252,6 +252,6 @@ class WorkerProcess:
 
 
 def _connections(process: psutil.Process) -> list[Any]:
-    """Return the TCP sockets of a process; psutil 6 gave the method another name."""
+    """Return the TCP sockets of a process; psutil 6 renamed the method."""
     listed = getattr(process, "net_connections", None) or process.connections
     return list(listed(kind="tcp"))

@@ -423,8 +423,8 @@ _BLOCK_BYTES: Final = 512 << 10
 def limit_socket(sock: socket.socket, seconds: float) -> None:
     """Limit the time of each call on a socket.
 
-    The kernel keeps the limit if it can, so that one call can wait for a whole page.
-    After `seconds` without progress a call raises BlockingIOError (the kernel) or TimeoutError.
+    The kernel keeps the limit if it can, so that one call can wait for a whole page. After
+    `seconds` without progress a call raises BlockingIOError (the kernel) or TimeoutError.
     """
     if _waits(sock):
         sock.settimeout(None)

@@ -98,7 +98,7 @@ def connect(
 class Client(Pool):
     """A connection to a cluster; see `connect`.
 
-    The connections themselves, raw ones and pyignite's, are those of a `Pool`.
+    `Pool` manages its connections, both raw ones and pyignite's.
     """
 
     # SQL

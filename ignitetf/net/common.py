@@ -55,7 +55,7 @@ class Common:
                 return self.channel.send(op, *buffers)
         except ConnectError as error:
             with self._changed:
-                # The receiving thread reports in a moment why the connection was closed.
+                # The receiving thread will soon report why the connection was closed.
                 self._changed.wait_for(lambda: self._error or not self._is_read, _MOMENT_S)
                 if self._error is not None:
                     raise _lost(self._error) from error
@@ -157,7 +157,7 @@ class Line(Requester):
 
     @property
     def features(self) -> int:
-        """What the node can do."""
+        """The features of the node."""
         return self._common.channel.features
 
     def send(self, op: OpCode | int, *buffers: Any) -> int:

@@ -224,7 +224,7 @@ class Flow:
                 self._close()
 
     def _wait_for_ends(self) -> None:
-        """Wait until the nodes report the end of each unit; raise the error if one reports that."""
+        """Wait until the nodes have reported the end of all units; raise the error if one fails."""
         while self._error is None and (self._units["state"] != UnitState.ENDED).any():
             for thread in filter(threading.Thread.is_alive, list(self._threads)):
                 thread.join(_POLL_S)
@@ -235,7 +235,7 @@ class Flow:
         self._stopped.set()
         self._landing.stop()
         until = time.monotonic() + _CLOSING_S
-        # One whose start was interrupted, or is under way, cannot be waited for.
+        # A thread whose start was interrupted, or is under way, cannot be joined.
         for thread in filter(threading.Thread.is_alive, list(self._threads)):
             thread.join(max(0.0, until - time.monotonic()))
 

@@ -2,14 +2,15 @@
 
 channel -> **pyclient** -> pool, objects
 
-pyignite encodes and decodes typed values (of caches, objects in SQL, cache configurations), but the sockets, time limits
-and frame checks are ours: an answer must have its declared length, stay below a limit and carry the
-id of the request. Whatever pyignite raises for bytes it cannot read becomes a WireError.
+pyignite encodes and decodes typed values: of caches, objects in SQL, cache configurations. The
+sockets, time limits and frame checks are ours: an answer must have its declared length, stay below
+a limit and have the id of the request. Any error of pyignite for bytes that it cannot read becomes
+a WireError.
 
 pyignite trusts counts: one changed byte in the number of columns makes it allocate gigabytes for
-minutes. So every object of an answer is skipped over before it sees one, and the last must end where
-the answer ends. It cannot read Java's own serialization either, which SQL uses for a DATE, so such
-objects are replaced by equivalent ones of the binary protocol.
+minutes. So we first walk over all objects of an answer, and the last one must end where the answer
+ends. pyignite cannot read Java's own serialization either, which SQL uses for a DATE. So we replace
+such objects by equivalent objects of the binary protocol.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _YEAR: Final = re.compile(r"\byear\b|date value out of range")
 def translated(statement: str | None = None) -> Iterator[None]:
     """Translate pyignite's errors into the project's; `statement` is the SQL being run.
 
-    Inside the block decimals keep all their digits, as pyignite divides them, which would round.
+    Inside the block decimals keep all their digits; otherwise pyignite, which divides them, rounds.
     """
     try:
         with decimal.localcontext(_DIGITS):
@@ -102,7 +103,7 @@ def translated(statement: str | None = None) -> Iterator[None]:
 
 
 def _checked(frame: bytearray, request: bytes) -> bytearray:
-    """Return the frame of an answer as pyignite can read it; raises WireError if it is damaged."""
+    """Convert the frame of an answer to one that pyignite can read; WireError if it is damaged."""
     op, request_id = read_request_head(request)
     with memoryview(frame)[LENGTH_BYTES:] as answer:
         head = read_answer_head(answer)
@@ -139,7 +140,7 @@ class _Connection(PyConnection):  # type: ignore[misc]
 
     @property
     def alive(self) -> bool:
-        """Whether it can be used, that is, the node has not hung up since the last answer."""
+        """Whether the connection is usable: the node has not hung up since the last answer."""
         if self.failed or self.closed:
             return False
         if not self._request_lock.acquire(blocking=False):
@@ -182,7 +183,7 @@ class _Connection(PyConnection):  # type: ignore[misc]
 
     def _answer(self, request: bytes) -> bytearray:
         """Receive a frame and check its length, request id and objects before pyignite sees it."""
-        frame = bytearray()  # with its length, which pyignite expects
+        frame = bytearray()  # includes the length, which pyignite expects
         self._receive(frame, LENGTH_BYTES)
         try:
             self._receive(frame, read_answer_length(frame))
@@ -272,9 +273,9 @@ def check_answer(op: int, request: bytes | memoryview, body: memoryview) -> list
 
 
 def readable(body: memoryview, spans: list[tuple[int, int]]) -> bytes:
-    """Replace the objects that Java serialized in an answer by objects of the binary protocol.
+    """Replace objects in Java's own serialization by objects of the binary protocol.
 
-    Objects of classes without an equivalent stay as they are.
+    Objects of classes without an equivalent stay unchanged.
 
     Args:
         body: The answer after its header.
@@ -304,7 +305,7 @@ def _sql(body: memoryview, spans: _Spans, *, named: bool) -> None:
 
 
 def _rows(body: memoryview, spans: _Spans, at: int, columns: int | None, tail: int = 1) -> None:
-    """Check a row count, that many rows, and `tail` bytes after them (a bool: more pages)."""
+    """Check a row count, the rows, and `tail` bytes after them (a bool: more pages)."""
     (rows,) = _INT32.unpack_from(body, at)
     at, end, objects = at + 4, len(body) - tail, 0
     if rows < 0:

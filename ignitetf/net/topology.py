@@ -95,7 +95,7 @@ def _on_own_host(addresses: Sequence[str]) -> bool:
 
 @functools.cache
 def _own_addresses() -> frozenset[str]:
-    """Names and addresses of this machine."""
+    """Return the names and addresses of this machine."""
     import psutil
 
     found = {
@@ -362,7 +362,7 @@ class _Nodes:
                 self._passing[node][other].discard(partition)
 
 
-# A leaf has an item of 12 bytes for each row.
+# Rows in a leaf of the index, which has an item of 12 bytes for each row.
 LEAF_ROWS: Final = 336
 # Bytes of rows that the scans of one reader may occupy in a node's heap; it serves other readers
 # too.

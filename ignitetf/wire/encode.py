@@ -2,10 +2,10 @@
 
 source -> Batch -> **page of entries** -> cache
 
-The mirror of `columns`. If every record takes the same number of bytes, a page is one matrix and
-each column is one assignment. Otherwise the objects are scattered over a flat buffer. Large values
-are left out and sent from their own memory. The bytes equal those of Ignite's own Java client: type
-id, schema id, hash code, smallest offsets that fit, compact footer.
+The counterpart of `decode`. If every record takes the same number of bytes, a page is one matrix
+and each column is one assignment. Otherwise the objects are scattered over a flat buffer. Large
+values are left out and sent from their own memory. The bytes equal those of Ignite's own Java
+client: type id, schema id, hash code, smallest offsets that fit, compact footer.
 
 Source: Apache Ignite 2.17.0, `BinaryWriterExImpl.postWrite`, `BinaryWriterSchemaHolder.write`,
 `BinaryArrayIdentityResolver`.

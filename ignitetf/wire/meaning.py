@@ -142,7 +142,7 @@ def _rewritten(
 
 
 def _sql_dates(data: Bytes, at: Positions) -> NDArray[np.bool_] | None:
-    """Which objects are a `java.sql.Date`; None if one is too close to the end to check."""
+    """Return which objects are a `java.sql.Date`; None if one is too close to the end to check."""
     if int(at.max()) + _SQL_DATE_BYTES > len(data):
         return None
     head = bytes_at(data, at, len(_SQL_DATE))

@@ -4,8 +4,8 @@ frames -> **objects** -> columns -> tensors
 
 A page is uint8 `[nbytes]`, and positions in it are int64. All positions are checked against the end
 of the page before use, so that a damaged page can only raise WireError. Entries are found by a loop
-over their lengths, in C (`_core/objects.c`). Fields inside the entries are found
-for all entries at once.
+over their lengths, in C (`_core/objects.c`). Fields inside the entries are found for all entries at
+once.
 
 Source: Apache Ignite 2.17.0, `BinaryObjectImpl`, `BinaryReaderExImpl`, `GridBinaryMarshaller`.
 """

@@ -293,7 +293,8 @@ def cache_request(
             CACHE_PUT_IF_ABSENT, CACHE_REMOVE_IF_EQUALS) or by the old and the new value
             (CACHE_REPLACE_IF_EQUALS).
         transaction: Id of the transaction that it belongs to.
-        lives_ms: Time to live of the value in ms; None keeps it for ever. Not in a transaction.
+        lives_ms: Time to live of the value in ms, starting now; None keeps it for ever. Not allowed
+            in a transaction.
     """
     if lives_ms is not None:
         head = _CACHE_WITH_EXPIRY.pack(cache, _WITH_EXPIRY, lives_ms, lives_ms, _UNCHANGED)
