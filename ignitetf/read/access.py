@@ -90,8 +90,8 @@ def _check_blocks(reader: CacheReader, what: str) -> None:
     """Raise ConfigError unless every row of every block is read."""
     if reader.split is not None:
         raise ConfigError(
-            f"{reader.name}: {what} with split=, but which rows of a block are in a split shows only"
-            " in reading",
+            f"{reader.name}: {what} with split=, but the rows of a block that are in a split are known"
+            " only after reading",
             hint="load it with --layout rows, or take order='scan'",
             cache=reader.name,
         )
@@ -102,7 +102,7 @@ def _check_dropped(reader: CacheReader, what: str) -> None:
     """Raise ConfigError if rows with nulls are dropped, because their number is then unknown."""
     if reader.options.nulls == "drop":
         raise ConfigError(
-            f"{reader.name}: {what} needs the number of rows, which nulls='drop' leaves open",
+            f"{reader.name}: {what} needs the number of rows, unknown with nulls='drop'",
             hint="where='FIELD IS NOT NULL' leaves them out, or nulls='mask'",
             cache=reader.name,
         )

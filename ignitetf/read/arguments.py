@@ -274,7 +274,7 @@ def label_of(names: list[str], cache: str) -> str:
     found = [n for n in names if n.lower() in _LABELS]
     if len(found) != 1 or len(names) < 2:
         raise ConfigError(
-            f"{cache}: as_supervised needs one field named LABEL beside others, found"
+            f"{cache}: as_supervised needs one field LABEL and other fields, found"
             f" {', '.join(names)}",
             hint="use Dataset.map to pick features and label",
         )

@@ -331,7 +331,7 @@ class Changes:
         if self.policy == "error":
             raise PartitionLost(
                 f"{self.name}: {found}",
-                hint="nodes have come or left since the load, and this cache shows lost partitions as"
+                hint="nodes joined or left since the load, and this cache returns lost partitions as"
                 " empty: load it again, or read what is there with on_change='warn'",
                 cache=self.name,
                 partitions=list(partitions),

@@ -229,7 +229,7 @@ def check_dense(cache: str, key: Node | None, values: Mapping[str, Node], plain:
     for name, node in values.items():
         if what := _not_dense(node):
             left = [n for n, other in values.items() if not _not_dense(other)]
-            hint = "rows.batches(...) hands it over on the host"
+            hint = "rows.batches(...) returns it on the host"
             if left and not plain:
                 hint = f"fields={left!r} reads the others; {hint}"
             raise ConfigError(f"{cache}: {name} is {what}, which a device cannot hold", hint=hint)

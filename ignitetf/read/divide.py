@@ -272,7 +272,7 @@ def _manifest(client: Client, name: str) -> Manifest:
     if manifest is None:
         client.require_cache(name)
         raise ConfigError(
-            f"{name} has no manifest, in which splits are kept",
+            f"{name} has no manifest to store splits in",
             hint="load the data with 'ignitetf load'; where= selects rows of other caches",
             cache=name,
         )

@@ -225,7 +225,7 @@ class Sampler:
             return schema
         if declared is None:
             raise SchemaError(
-                f"cache {self._name!r} is empty, its fields cannot be told",
+                f"cache {self._name!r} is empty, so its fields are unknown",
                 hint="pass schema={'FIELD': (dtype, shape), ...}, or load data first",
                 cache=self._name,
             )

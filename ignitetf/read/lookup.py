@@ -218,7 +218,7 @@ class KeyReading(Reading):
         fits = at < len(wanted)
         fits[fits] = wanted[order][at[fits]] == arrived[fits]
         if not fits.all() or len(np.unique(at)) < len(at):
-            raise WireError(f"{self._reader.name}: rows that were not asked for")
+            raise WireError(f"{self._reader.name}: rows that were not requested")
         return places[order][at], np.delete(absent, order[at])
 
     def _changed(self, numbers: Numbers) -> None:

@@ -188,7 +188,7 @@ def rows_of(
             raise ConfigError("weights with repeat= or choose=", hint="pass the one or the other")
         rows = _by_weight(has, weights, epoch_size)
     elif epoch_size is not None:
-        raise ConfigError("epoch_size= without weights", hint="repeat and choose tell the size")
+        raise ConfigError("epoch_size= without weights", hint="repeat= and choose= set the size")
     else:
         rows = _by_rows(has, _named("repeat", repeat, has), _named("choose", choose, has))
     if not 0 < (total := sum(rows.values())) <= MOST_PLACES:

@@ -526,5 +526,5 @@ def _check_component(name: str, rows: EpochRows, worker: Shard) -> None:
     if rows.reader.options.on_change != "error":
         raise ConfigError(
             f"component {name!r} has on_change={rows.reader.options.on_change!r}",
-            hint="a mixture counts on every row: open it with on_change='error'",
+            hint="a mixture needs every row: open it with on_change='error'",
         )

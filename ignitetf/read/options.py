@@ -40,7 +40,7 @@ def check_masks(schema: Schema) -> None:
         for name in sorted(names):
             if name + MASK_SUFFIX in names:
                 raise ConfigError(
-                    f"nulls='mask' adds {name + MASK_SUFFIX!r} to tell the nulls of {where}"
+                    f"nulls='mask' adds {name + MASK_SUFFIX!r} to mark the nulls of {where}"
                     f"{name!r}, but there is a field of that name",
                     hint="take one of the two with fields=[...], or another nulls=",
                 )
@@ -114,9 +114,7 @@ def _refuse(
     ways = "read it with nulls='mask', 'default' or 'drop'"
     if name in masks:
         ways += ", or leave it out with fields=[...]"
-    hint = (
-        "'mask' adds a column that tells the nulls, 'default' reads 0 or empty, 'drop' no such row"
-    )
+    hint = "'mask' adds a column that marks nulls, 'default' reads 0 or empty, 'drop' skips the row"
     raise SchemaError(f"field {name!r} is null; {ways}", hint=hint, field=name, record=record)
 
 

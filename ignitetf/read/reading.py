@@ -289,7 +289,7 @@ class _PageDecoder:
             except IgniteTFError as error:
                 if (wait := backoff.wait_s(error, self._retry_s)) is None:
                     raise
-                log.warning("%s: %s; asking again in %.1f s", self._name, error, wait)
+                log.warning("%s: %s; requesting it again in %.1f s", self._name, error, wait)
                 time.sleep(wait)
 
 

@@ -385,7 +385,7 @@ def _head(pieces: Sequence[Piece], rows: int) -> list[Piece]:
 def whole(value: Any) -> int:
     """Return a value of any integer type as int; raises TypeError for other types, and for bool."""
     if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a whole number")
     return operator.index(value)
 
 

@@ -190,7 +190,7 @@ def _check_whole(found: Sequence[Token]) -> None:
 def _no_condition(reason: str) -> ConfigError:
     return ConfigError(
         f"where= is not a single condition: {reason}",
-        hint="it is what stands after WHERE; values go beside it, as where_params",
+        hint="pass the text that follows WHERE, and values separately, as where_params",
     )
 
 

@@ -180,7 +180,7 @@ def _check_kind(state: dict[str, Any], mine: dict[str, Any]) -> None:
             "the state was taken by another version of ignitetf"
             f" ({'without a format' if found is None else f'format {found!r}'}, this one has"
             f" {_FORMAT}), whose orders differ",
-            hint="begin the epoch anew, or go on with that version",
+            hint="begin the epoch again, or continue with that version",
         )
     if state.get("order") != mine["order"]:
         raise ConfigError(

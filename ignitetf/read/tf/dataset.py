@@ -340,7 +340,10 @@ class IgniteDataset(OwnDataset):
             DataChanged: See `resume`.
         """
         if self._length is not None:
-            raise ConfigError("its length is promised", hint="seek in what resume() gives")
+            raise ConfigError(
+                "seek of a dataset that declares its length",
+                hint="call seek on the result of resume()",
+            )
         self._epochs.seek(self._rows.resume(state))
 
     def __copy__(self) -> IgniteDataset:

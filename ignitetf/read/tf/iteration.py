@@ -206,7 +206,7 @@ class _Elements:
         except BaseException as error:
             self._failure = ConfigError(
                 f"this iteration was ended by {type(error).__name__} before its last element",
-                hint="iterate the dataset anew",
+                hint="iterate the dataset again",
             )
             raise
 
@@ -228,7 +228,7 @@ def _check_process(iterator: Any) -> None:
         raise ConfigError(
             "the process was forked since this iteration began, and TensorFlow's threads are its"
             " parent's",
-            hint="iterate the dataset anew, or start the process with multiprocessing's 'spawn'",
+            hint="iterate the dataset again, or start the process with multiprocessing's 'spawn'",
         )
 
 
