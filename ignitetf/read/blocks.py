@@ -259,7 +259,8 @@ class _Reading:
         layout = self._order.layout(epoch)
         at = self._order.stands_at(epoch, slices.places(start, stop))
         first = int(at.min())
-        # A single worker needs all rows of a range; inverting the order is faster than sorting.
+        # If a worker needs all rows of a range, as a single worker does, inverting the order is
+        # faster than sorting.
         whole = int(at.max()) - first + 1 == len(at)
         places = inverse(at - first) if whole else np.argsort(at, kind="stable")
         at = at[places]

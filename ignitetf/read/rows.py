@@ -202,7 +202,7 @@ class OrderedRows(ABC):
 
     @functools.cached_property
     def length(self) -> int | None:
-        """The number of rows; None if it is known only by reading (`where=`, `nulls="drop"`)."""
+        """The number of rows; None if only reading shows it (`where=`, `nulls="drop"`)."""
         return self.order.rows_left(self.position, self.shard) if self.order.known else None
 
     def __len__(self) -> int:
@@ -396,7 +396,7 @@ class EpochRows(OrderedRows):
 
     @functools.cached_property
     def length(self) -> int | None:
-        """The number of rows; None if it is known only by reading (`where=`, `nulls="drop"`)."""
+        """The number of rows; None if only reading shows it (`where=`, `nulls="drop"`)."""
         if isinstance(self.order, StepOrder) or self.order.known:
             return self.order.rows_left(self.position, self.shard)
         rows = self.reader.row_count(self.order.partitions)

@@ -50,6 +50,7 @@ except ImportError as error:
 __all__ = ["IgniteDataset"]
 
 # If a batch is about half a page or larger, every other batch crosses from one page into the next.
+# From this size on, batches are packed here and not cut out of pages.
 _LARGE_BATCH_BYTES: Final = 8 << 20
 # The same limit for a loop in Python. There, the memory of a page is not reused while slices of it
 # are in use, and slices that are not aligned are copied. Slices of few rows are seldom aligned.
