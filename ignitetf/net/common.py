@@ -214,7 +214,7 @@ class Question(Generic[T]):
         op: The request.
         body: Its body.
         read: Parses the body of the answer.
-        refused: Returns the result that an error stands for, or raises it.
+        refused: Returns a result for an error answer, or raises the error.
         needs: A feature that the cluster must have; a cluster without it counts as refusing.
     """
 
@@ -225,7 +225,7 @@ class Question(Generic[T]):
     needs: Feature | None = None
 
     def answered(self, answer: memoryview | ServerError) -> T:
-        """Return the result that an answer or an error stands for."""
+        """Return the result of an answer, which may be an error."""
         return self.refused(answer) if isinstance(answer, ServerError) else self.read(answer)
 
 

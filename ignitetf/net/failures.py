@@ -235,7 +235,7 @@ def _sql_hint(message: str, statement: str) -> str:
         return again if is_query(statement) else f"{again}, after a look at what it did"
     if "out of bounds" in message and _DISTINCT.search(statement):
         # GridSqlQuerySplitter.splitAggregate of 2.17 expects an argument, which COUNT(*) lacks.
-        return "Apache Ignite cannot have COUNT(*) beside a DISTINCT aggregate: write COUNT(1)"
+        return "Apache Ignite cannot combine COUNT(*) with a DISTINCT aggregate: write COUNT(1)"
     if "The query was cancelled" in message:
         return "after its own limit (timeout_s=, --statement-timeout), or by KILL QUERY"
     if "Table" in message and "not found" in message:

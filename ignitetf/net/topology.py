@@ -53,7 +53,7 @@ _PLACES: Final[tuple[Place, ...]] = ("host", "data_center", "elsewhere")
 
 
 class Origin(NamedTuple):
-    """Where data came from.
+    """The node that data was read from.
 
     Attributes:
         node: Address of the node.

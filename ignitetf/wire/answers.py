@@ -3,8 +3,8 @@
 frames -> **answers** -> values
 
 `read_...` parses a whole answer and raises WireError if it is not as expected. `..._at` reads one
-value at a position, for answers with several values (caches, nodes, owners of partitions); call it within `damaged`, which turns the
-errors that damaged bytes cause into a WireError.
+value at a position, for answers with several values (caches, nodes, owners of partitions). Call it
+inside `damaged`, which converts the errors caused by damaged bytes to a WireError.
 
 Source: Apache Ignite 2.17.0, `ClientLongResponse`, `ClientIntResponse`, `ClientBooleanResponse`,
 `BinaryWriterExImpl` (strings, byte arrays, UUIDs), `ClientCachePartitionsResponse` (op 1101),
@@ -88,7 +88,7 @@ def read_sized(body: memoryview, what: str) -> tuple[TypeCode, memoryview]:
     with damaged(what):
         code, data, end = sized_at(body, 0)
         if end != len(body):
-            raise IndexError(f"{len(body) - end} bytes behind the object")
+            raise IndexError(f"{len(body) - end} bytes after the object")
     return code, data
 
 

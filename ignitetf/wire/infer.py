@@ -407,7 +407,9 @@ def field_of(name: str, code: TypeCode, *, nullable: bool) -> Field:
     """Return the field of a type of which no value was seen; its values may differ in length."""
     dtype = DATA_TYPES[code].value
     if dtype is None:
-        raise SchemaError(f"field {name!r} of type {type_code(code)} has no one form", field=name)
+        raise SchemaError(
+            f"field {name!r} of type {type_code(code)} needs values to show its form", field=name
+        )
     return Field(name, code, dtype, (), nullable)
 
 

@@ -224,7 +224,7 @@ _RUN: Final = {
     if not extent.objects
 }
 _HOLDER: Final = {code: extent for code, extent in _COUNTED.items() if extent.objects}
-# Where the class id ends, unless a name follows; the count comes after both.
+# Where the class id ends, unless a name follows; the count is stored after both.
 _CLASS_ID_END: Final = 5
 # Types that a handle can refer to.
 _REFERABLE: Final = types_of(Family.OBJECT, Family.LIST, Family.MAP)

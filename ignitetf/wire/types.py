@@ -1,8 +1,8 @@
 """Binary types: maps a pair of type id and schema id to the fields of the object.
 
-A compact binary object names neither its type nor its fields. Both come from the cluster's registry
-(op 3002), which the client queries once per type. Names of Java classes come from another registry
-(op 3000).
+A compact binary object names neither its type nor its fields. Both are stored in the cluster's
+registry (op 3002), which the client queries once per type. Names of Java classes are in another
+registry (op 3000).
 
 Source: Apache Ignite 2.17.0, `ClientBinaryTypeGetResponse`, `PlatformUtils`/`ClientUtils`
 (`binaryMetadata`).
