@@ -27,7 +27,7 @@ __all__ = [
     "open_rows",
     "own_errors",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from ignitetf.errors import IgniteTFError

@@ -6,6 +6,8 @@ import re
 import pytest
 from helpers.paths import ROOT
 
+import ignitetf
+
 yaml = pytest.importorskip("yaml")
 DOCKER = ROOT / "docker"
 COMPOSE = sorted(DOCKER.glob("compose*.yaml"))
@@ -140,3 +142,12 @@ def test_the_pods_may_do_nothing_but_their_work():
     assert writable == {script("entrypoint").NODE_DIRECTORY, "/tmp"}
     declared = {v["name"] for v in spec["volumes"]} | {"data"}
     assert {m["name"] for m in mounts.values()} == declared
+
+
+def test_images_and_changelog_have_the_version_of_the_package():
+    files = [path for path in DOCKER.rglob("*") if path.is_file()]
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    named = {found for text in texts for found in re.findall(r"ignitetf:(\d[\w.]*\w)", text)}
+    assert named == {ignitetf.__version__}
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+)", changes, re.MULTILINE)[0] == ignitetf.__version__
