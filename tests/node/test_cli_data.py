@@ -65,6 +65,7 @@ def done(result: Any) -> Any:
     return result
 
 
+@pytest.mark.core
 def test_cache_from_create_to_drop(cli, name):
     made = done(cli("cache", "create", name, "--partitions", "8", "--backups", "1", "-o", "json"))
     row = {"name": name, "entries": 0, "partitions": 8, "backups": 1, "mode": "PARTITIONED"}
@@ -88,6 +89,7 @@ def test_missing_template_prints_xml(cli, name):
     assert result.stderr.startswith("error: the cluster has no cache template p7*")
 
 
+@pytest.mark.core
 def test_table_from_create_to_drop(cli, client, name):
     args = ("table", "create", "voc", "--name", name, "--partitions", "4")
     made = json.loads(done(cli(*args, "-o", "json")).stdout)
@@ -114,6 +116,7 @@ def test_table_from_a_file(cli, client, name, tmp_path):
     assert client.partition_count(name) == 4
 
 
+@pytest.mark.core
 def test_query_forms(cli, numbers):
     statement = f"SELECT ID, V FROM {numbers} WHERE V > ? ORDER BY ID"
     rows = [{"ID": i, "V": i * i} for i in range(8, 10)]
@@ -128,6 +131,7 @@ def test_query_forms(cli, numbers):
     ]
 
 
+@pytest.mark.core
 def test_query_to_files(cli, numbers, tmp_path):
     statement = f"SELECT ID, V FROM {numbers} ORDER BY ID"
     path = tmp_path / "x.parquet"
@@ -219,12 +223,14 @@ def test_query_stops_after_max_rows(cli):
     assert "there are more" in result.stderr
 
 
+@pytest.mark.core
 def test_changes_are_told(cli, numbers):
     update = ("query", f"UPDATE {numbers} SET V = 0 WHERE ID < 4")
     assert done(cli(*update)).stderr == "4 rows changed\n"
     assert json.loads(done(cli(*update, "-o", "json")).stdout) == {"updated": 4}
 
 
+@pytest.mark.core
 def test_tables_are_found_by_their_sql_names(cli, client, name):
     """A table of other clients is in a cache SQL_SCHEMA_TABLE; the exact name of a cache wins."""
     client.sql(f"CREATE TABLE {name} (ID INT PRIMARY KEY, V TIMESTAMP)").close()
@@ -253,6 +259,7 @@ def test_tables_are_found_by_their_sql_names(cli, client, name):
         client.sql(f"DROP TABLE IF EXISTS {name}").close()
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("statement", "meant"),
     [
@@ -269,6 +276,7 @@ def test_sql_errors_suggest_the_name_that_was_meant(cli, numbers, statement, mea
     assert f"did you mean {meant.format(table=numbers)}" in result.stderr.splitlines()[1]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("statement", "error"),
     [
@@ -293,6 +301,7 @@ def test_the_statement_of_a_file_that_failed_is_named(cli):
     assert "statement 2 of 3" in result.stderr
 
 
+@pytest.mark.core
 def test_prompt(address, numbers, monkeypatch, tmp_path, capsys):
     """Many lines, an error, commands, history: as typed on a terminal."""
     from prompt_toolkit.input import create_pipe_input

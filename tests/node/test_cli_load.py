@@ -44,6 +44,7 @@ def test_mnist_report_resume_and_verify(run, client, cache_name, mnist_dir):
     assert "wrong: checksum" in failed.stderr
 
 
+@pytest.mark.core
 def test_digits_fill_two_caches_with_shapes(run, client, cache_name):
     for split, rows in (("train", 1438), ("test", 359)):
         name = f"{cache_name}_{split.upper()}"
@@ -101,6 +102,7 @@ def test_wrong_options(run, client, cache_name, mnist_dir, options, code):
     assert not client.cache_exists(cache_name)
 
 
+@pytest.mark.core
 def test_no_node_is_said_in_one_line(tmp_path, mnist_dir):
     args = ["load", "mnist", "--source", str(mnist_dir), "--address", "127.0.0.1:1"]
     result = CliRunner().invoke(app, args)
@@ -108,6 +110,7 @@ def test_no_node_is_said_in_one_line(tmp_path, mnist_dir):
     one_line_and_hint(result)
 
 
+@pytest.mark.core
 def test_csv_with_a_key_column_and_bad_rows(run, client, cache_name, tmp_path):
     path = tmp_path / "cells.csv"
     path.write_text("cell_id,size\n5,1.5\n7,2.5\n9,oops,1\n11,3.5\n")
@@ -121,6 +124,7 @@ def test_csv_with_a_key_column_and_bad_rows(run, client, cache_name, tmp_path):
     assert client.cache(cache_name).get(7).SIZE == 2.5
 
 
+@pytest.mark.core
 def test_npz_named_after_its_file_in_blocks(run, client, tmp_path, cache_name):
     path = tmp_path / f"{cache_name.lower()}.npz"
     np.savez(path, x=np.arange(500, dtype=np.float32).reshape(100, 5), label=np.arange(100))

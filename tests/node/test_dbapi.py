@@ -77,6 +77,7 @@ def open_queries(connection, name):
     return connection.execute(text, [f"%{name}%"]).fetchone()[0]
 
 
+@pytest.mark.core
 def test_every_type_comes_back_by_every_way(connection, client, table, rows):
     cursor = connection.cursor()
     connection.page_rows, before = 64, connection.page_rows
@@ -113,6 +114,7 @@ def test_every_type_comes_back_by_every_way(connection, client, table, rows):
     assert [[row[n] for n in alike] for row in others] == [[row[n] for n in alike] for row in rows]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("statement", "values", "kind"),
     [
@@ -139,6 +141,7 @@ def test_errors_are_those_of_pep_249(connection, table, statement, values, kind)
     assert connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone() == (700,)
 
 
+@pytest.mark.core
 def test_values_are_no_statements(connection, table):
     for text in ("' OR 1=1 --", '"; DROP TABLE X', "\0", "%", "?"):
         found = connection.execute(f"SELECT ? FROM {table} WHERE S = ? LIMIT 5", (text, text))
@@ -250,6 +253,7 @@ def test_another_thread_ends_a_wait(connection, table):
     assert connection.execute("SELECT 1").fetchall() == [(1,)]
 
 
+@pytest.mark.core
 def test_a_data_set_is_read_and_changed_by_its_name(connection, client, cache_name):
     from ignitetf.load.loader import load_dataset
 
@@ -262,6 +266,7 @@ def test_a_data_set_is_read_and_changed_by_its_name(connection, client, cache_na
     ]  # fmt: skip
 
 
+@pytest.mark.core
 def test_arrays_come_back_by_every_way(connection, client, cache_name):
     from ignitetf.load.loader import load_dataset
 

@@ -45,6 +45,7 @@ def cache(request, client):
     client.destroy_cache(name)
 
 
+@pytest.mark.core
 def test_head_gives_the_rows_of_their_keys(client, cache):
     name, rows = cache
     found = first_rows(client, name, ROWS)
@@ -56,6 +57,7 @@ def test_head_gives_the_rows_of_their_keys(client, cache):
         assert all(record[n] == v for n, v in expected.items() if n != "IMAGE")
 
 
+@pytest.mark.core
 def test_stats_are_those_of_numpy(client, cache):
     name, rows = cache
     found = dataset_stats(client, name)
@@ -151,6 +153,7 @@ def test_what_is_no_image_is_told(client):
     client.destroy_cache("EXPLORE_NONE")
 
 
+@pytest.mark.core
 def test_commands(client, address, tmp_path):
     name, picture = "EXPLORE_CLI", io.BytesIO()
     Image.new("RGB", (8, 8), (255, 0, 0)).save(picture, "PNG")

@@ -36,6 +36,7 @@ def base(fs):
         fs.rm(path, recursive=True)
 
 
+@pytest.mark.core
 def test_urls_name_user_node_and_path(address):
     cls = fsspec.get_filesystem_class("igfs")
     assert cls._get_kwargs_from_urls("igfs://user@host:1234/a/b") == {
@@ -54,6 +55,7 @@ def test_urls_name_user_node_and_path(address):
     fs.rm(path)
 
 
+@pytest.mark.core
 def test_pandas_and_pyarrow(fs, base):
     pandas = pytest.importorskip("pandas")
     arrow = pytest.importorskip("pyarrow")
@@ -73,6 +75,7 @@ def test_pandas_and_pyarrow(fs, base):
     assert pyarrow.dataset.dataset(f"{base}/ds", **options).to_table().num_rows == 300
 
 
+@pytest.mark.core
 def test_a_transaction_shows_its_files_at_the_end(fs, base):
     with fs.transaction:
         with fs.open(f"{base}/one", "wb") as file:
@@ -86,6 +89,7 @@ def test_a_transaction_shows_its_files_at_the_end(fs, base):
     assert not fs.exists(f"{base}/two")
 
 
+@pytest.mark.core
 def test_an_exception_in_a_with_block_keeps_the_old_file(fs, base):
     fs.pipe(f"{base}/f", b"old")
     with pytest.raises(ZeroDivisionError), fs.open(f"{base}/f", "wb") as file:
@@ -103,6 +107,7 @@ def test_pickles(fs, base):
         assert again.read() == b"tent"
 
 
+@pytest.mark.core
 def test_text_append_seek_ranges_and_caches(fs, base):
     with fs.open(f"{base}/t", "w", encoding="utf-8") as file:
         file.write("zażółć\n" * 5)
@@ -128,6 +133,7 @@ def test_text_append_seek_ranges_and_caches(fs, base):
         assert file.read() == b"packed"
 
 
+@pytest.mark.core
 def test_walking_and_facts(fs, base):
     for name in ("a.csv", "b.txt", "d/c.csv", "d/e/f.csv"):
         fs.pipe(f"{base}/{name}", name.encode())

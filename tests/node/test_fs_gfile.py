@@ -50,12 +50,14 @@ def read(path, mode="r"):
 # The cases of the file system test that came with the Ignite plugin of TensorFlow 1
 
 
+@pytest.mark.core
 def test_create_file(base):
     assert not tf.io.gfile.exists(f"{base}/1")
     write(f"{base}/1", "")
     assert tf.io.gfile.exists(f"{base}/1")
 
 
+@pytest.mark.core
 def test_write_and_read_lines(base):
     with tf.io.gfile.GFile(f"{base}/1", "w") as file:
         for _ in range(10_000):
@@ -64,6 +66,7 @@ def test_write_and_read_lines(base):
         assert file.readlines() == ["This is row\n"] * 10_000
 
 
+@pytest.mark.core
 def test_delete_recursively(base):
     tf.io.gfile.mkdir(base)
     write(f"{base}/1", "")
@@ -72,6 +75,7 @@ def test_delete_recursively(base):
     assert not tf.io.gfile.exists(f"{base}/1")
 
 
+@pytest.mark.core
 def test_copy(base):
     write(f"{base}/1", "42")
     tf.io.gfile.copy(f"{base}/1", f"{base}/2")
@@ -86,6 +90,7 @@ def test_is_directory(base):
     assert not tf.io.gfile.isdir(f"{base}/2")
 
 
+@pytest.mark.core
 def test_list_directory(base):
     write(f"{base}/1", "")
     write(f"{base}/2/3", "")
@@ -105,6 +110,7 @@ def test_remove(base):
     assert not tf.io.gfile.exists(f"{base}/1")
 
 
+@pytest.mark.core
 def test_rename_file(base):
     write(f"{base}/1", "42")
     tf.io.gfile.rename(f"{base}/1", f"{base}/2")
@@ -173,6 +179,7 @@ def test_reading_a_part_fetches_a_part(base, plugin):
 # The rest of gfile
 
 
+@pytest.mark.core
 def test_errors_are_those_of_tensorflow(base, tmp_path):
     errors = tf.errors
     write(f"{base}/f", "x")
@@ -232,6 +239,7 @@ def test_glob_walk_stat_seek(base, tmp_path):
     assert read(f"{base}/d/../d/./c.txt") == "d/c.txt"
 
 
+@pytest.mark.core
 def test_checkpoints_and_manager(base):
     variable = tf.Variable(tf.random.normal([300, 1000]))
     checkpoint = tf.train.Checkpoint(v=variable)

@@ -52,6 +52,7 @@ def test_pyignite_reads_a_block(client, cache_name):
     assert list(map(float, range(100))) == block.X
 
 
+@pytest.mark.core
 def test_every_type_comes_back_from_blocks_as_from_rows(client, cache_name, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 600)
     records = [
@@ -98,6 +99,7 @@ def test_conditions_on_the_node_are_refused_with_the_reason(client, cache_name):
         batches(client, cache_name, where="LABEL = 3")
 
 
+@pytest.mark.core
 def test_a_few_fields_are_read_alone(client, cache_name):
     arrays = {"IMAGE": np.zeros((300, 9), np.uint8), "LABEL": np.arange(300)}
     load_dataset(arrays, cache_name, client=client, layout="blocks", partitions=2)

@@ -128,6 +128,7 @@ def noted_often(monkeypatch):
     monkeypatch.setattr(blocks, "_CHUNK_BYTES", 4000)
 
 
+@pytest.mark.core
 def test_error_names_the_ways_on(client, cache_name):
     load_dataset(arrays(10), cache_name, client=client)
     with pytest.raises(CacheExists) as caught:
@@ -135,6 +136,7 @@ def test_error_names_the_ways_on(client, cache_name):
     assert "append, replace or resume" in caught.value.hint
 
 
+@pytest.mark.core
 @LAYOUTS
 def test_append_adds_rows_behind_those_that_are_there(client, cache_name, layout):
     load_dataset(arrays(2000), cache_name, client=client, partitions=4, layout=layout)
@@ -221,6 +223,7 @@ def test_append_over_known_keys_counts_what_is_there(client, cache_name):
     assert client.cache(cache_name).get(95).X == -95
 
 
+@pytest.mark.core
 @LAYOUTS
 def test_an_interrupted_load_resumes_where_it_was_noted(client, cache_name, layout, noted_often):
     with pytest.raises(KeyboardInterrupt):
@@ -288,6 +291,7 @@ def test_resume_refuses_another_source_and_other_options(client, cache_name, not
         load_dataset(source(), cache_name, client=client, if_exists="resume", limit=7)
 
 
+@pytest.mark.core
 @LAYOUTS
 def test_replace_leaves_the_new_rows_under_the_name(client, cache_name, layout):
     load_dataset(arrays(2000), cache_name, client=client, partitions=4, layout=layout)
@@ -374,6 +378,7 @@ def test_readers_see_the_old_or_the_new_rows_while_they_are_replaced(client, add
     assert seen and set(seen) <= allowed, set(seen) - allowed
 
 
+@pytest.mark.core
 def test_a_replacement_that_fails_leaves_the_old_rows(client, cache_name):
     from ignitetf.errors import SourceError
 

@@ -137,6 +137,7 @@ def test_partitions_of_keys_are_those_of_the_server(client, cache_name, kind):
         assert [stored_partition(client, name, p) for p in some] == [int(found[p]) for p in some]
 
 
+@pytest.mark.core
 def test_every_type_is_read_back_by_pyignite_and_sql(client, cache_name):
     moment = dt.datetime(2024, 2, 29, 12, 30, 15, 123_000)
     records = [
@@ -196,6 +197,7 @@ def half_wrong():
     return [{"a": i} for i in range(3000)] + [{"a": "text"}]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("source", [bad_arrays, failing_records, half_wrong, list])
 def test_bad_input_leaves_nothing_behind(client, cache_name, source):
     before = client.cache_names()
@@ -267,6 +269,7 @@ def test_a_catalog_entry_is_text_that_every_client_reads(client, cache_name):
     assert f'"name":"{cache_name}"' in text
 
 
+@pytest.mark.core
 def test_sql_writes_to_a_data_set_by_its_name(client, cache_name):
     """The name is a view; `client.sql` takes its table, also after a replacement."""
     for mode in ("error", "replace"):

@@ -17,7 +17,7 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Dense, Runs, Struct
 from ignitetf.wire.schema import BYTES, Field, Schema
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.core]
 
 texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=8)
 moments = st.datetimes(dt.datetime(1971, 1, 1), dt.datetime(2100, 1, 1)).map(

@@ -97,6 +97,7 @@ def uses(found, name):
 BOTH = [{"shuffle": 5}, {}]
 
 
+@pytest.mark.core
 @in_groups
 @pytest.mark.parametrize("form", BOTH)
 @pytest.mark.parametrize("order", ["keys", "global"])
@@ -210,6 +211,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.core
 @in_groups
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_global_steps_are_equal_for_any_number_of_workers(parts, kind):
@@ -341,6 +343,7 @@ def test_conditions_and_fields_are_the_components_own(client, caches):
     )
 
 
+@pytest.mark.core
 def test_a_tf_dataset_has_the_batches_of_one_epoch_after_another(parts):
     pytest.importorskip("tensorflow")
     rows = mix_rows(parts(), WEIGHTS, epoch_size=50, global_batch=8, shard=(1, 3))

@@ -105,6 +105,7 @@ def wait_for(condition, timeout_s=60):
 # Start, status, stop
 
 
+@pytest.mark.core
 def test_a_started_node_answers_and_listens_on_loopback_only(shared):
     with connect(shared.address) as client:
         assert client.sql("SELECT 1 + 1").fetchall() == [(2,)]
@@ -115,6 +116,7 @@ def test_a_started_node_answers_and_listens_on_loopback_only(shared):
     assert shared.version == IGNITE_VERSION
 
 
+@pytest.mark.core
 def test_status_of_a_running_and_of_an_unknown_node(shared):
     status = json.loads(command("status", "--name", "shared", "--output", "json").stdout)
     assert status["state"] == "running"
@@ -125,6 +127,7 @@ def test_status_of_a_running_and_of_an_unknown_node(shared):
     assert (stopped["state"], stopped["pids"], stopped["address"]) == ("stopped", [], None)
 
 
+@pytest.mark.core
 def test_a_second_start_gives_the_running_node(shared):
     again = Node.start("shared")
     assert again.already_running and again.pids == shared.pids
@@ -152,6 +155,7 @@ def test_a_second_start_for_templates_that_are_missing_is_refused(shared):
         Node.start("shared", template_partitions=[13])
 
 
+@pytest.mark.core
 def test_config_prints_the_xml_in_use(shared):
     done = command("config", "--name", "shared")
     assert done.returncode == 0
@@ -167,6 +171,7 @@ def test_logs_show_the_end_and_follow(shared):
     assert "never started" in command("logs", "--name", "nobody").stderr
 
 
+@pytest.mark.core
 def test_stop_of_what_does_not_run_is_a_clear_line():
     done = command("stop", "--name", "nobody")
     assert (done.returncode, done.stderr.strip()) == (0, "node 'nobody' does not run")

@@ -75,6 +75,7 @@ def values(batches):
     return found
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("kind", ["mixed", "dense"])
 def test_every_row_once_and_another_order_each_epoch(build, kind, window):
@@ -87,6 +88,7 @@ def test_every_row_once_and_another_order_each_epoch(build, kind, window):
     assert values(build(kind, shuffle=4, window_bytes=window).batches()) != first
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("window", WINDOWS)
 def test_rows_are_those_that_the_order_names(client, made, build, window):
     """Blocks read one by one with another client, laid end to end in the order of their numbers."""
@@ -128,6 +130,7 @@ def test_global_steps_are_equal_for_any_number_of_workers(build, kind, batch, wi
         assert theirs == states
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("before", WORLDS)
 def test_any_number_of_workers_goes_on_after_any_step(build, before):
     options = {"shuffle": 6, "global_batch": 150, "window_bytes": 20_000}
@@ -308,6 +311,7 @@ def test_a_block_that_is_gone_or_another_is_never_left_out_silently(client, cach
 # TensorFlow
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("kind", ["mixed", "dense"])
 def test_a_tensorflow_dataset_has_the_same_batches(made, build, address, kind, window):

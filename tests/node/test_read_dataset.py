@@ -45,6 +45,7 @@ def keys_of(dataset):
     return [int(item["key"]) for item in dataset]
 
 
+@pytest.mark.core
 def test_elements_and_batches_have_one_structure_and_order(open_dataset, table):
     dataset = open_dataset(table)
     assert isinstance(dataset, tf.data.Dataset)
@@ -85,6 +86,7 @@ def at_key(one):
     return key
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("readers", [1, 2, 4])
 @pytest.mark.parametrize("page_size", [1, 7, 1000])
 def test_order_depends_on_neither_readers_nor_page_size(open_dataset, table, readers, page_size):
@@ -102,6 +104,7 @@ def test_partitions_cover_the_cache_once(open_dataset, table):
         open_dataset(table, part=8)
 
 
+@pytest.mark.core
 def test_pipelines(open_dataset, table):
     dataset = open_dataset(table, fields=["LABEL"])
     keys = keys_of(dataset)
@@ -129,6 +132,7 @@ def test_pipelines(open_dataset, table):
     assert int(add(dataset.batch(64))) == ROWS * (ROWS - 1) // 2
 
 
+@pytest.mark.core
 def test_supervised_pairs(open_dataset, table):
     dataset = open_dataset(table, fields=["IMAGE", "LABEL"], as_supervised=True)
     assert dataset.element_spec == (
@@ -182,6 +186,7 @@ def test_abandoned_iterators_leave_nothing_behind(open_dataset, client, cache_na
     assert len(keys_of(dataset)) == rows
 
 
+@pytest.mark.core
 def test_push_down(open_dataset, table):
     few = open_dataset(table, where="LABEL < ? AND NAME <> ''", where_params=(3,))
     expected = {k for k in range(ROWS) if k % 10 < 3 and k % 3}
@@ -194,6 +199,7 @@ def test_push_down(open_dataset, table):
     assert keys_of(hostile) == []
 
 
+@pytest.mark.core
 def test_numpy_and_arrow_have_the_same_columns(open_dataset, table):
     dataset = open_dataset(table)
     keys = keys_of(dataset)
@@ -233,6 +239,7 @@ def test_the_examples_of_the_old_bridge(client, address, monkeypatch):
     cache.destroy()
 
 
+@pytest.mark.core
 def test_empty_caches(client, open_dataset, cache_name):
     client.pyignite.get_or_create_cache(cache_name)
     with pytest.raises(SchemaError, match="is empty") as error:
@@ -245,6 +252,7 @@ def test_empty_caches(client, open_dataset, cache_name):
     assert list(dataset.batch(8)) == []
 
 
+@pytest.mark.core
 def test_errors_say_what_to_do(client, open_dataset, table):
     with pytest.raises(CacheNotFound, match="no cache") as error:
         open_dataset(f"{table}X")

@@ -90,6 +90,7 @@ EVERY = ["own", *KINDS, "pair"]
 ORDERED = ["own", "int", "text"]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kind", EVERY)
 def test_the_global_order_has_every_row_once_and_another_order_each_epoch(build, kind):
     rows = build(kind, order="global", shuffle=3)
@@ -101,6 +102,7 @@ def test_the_global_order_has_every_row_once_and_another_order_each_epoch(build,
     assert values(build(kind, order="global", shuffle=4).batches()) != first
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kind", ORDERED)
 def test_the_order_of_keys(build, kind):
     wanted = sorted(range(ROWS), key=KINDS[kind][1]) if kind in KINDS else list(range(ROWS))
@@ -128,6 +130,7 @@ def steps(build, world, start=None, **options):
     return found, states
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kind", ["own", "text"])
 @pytest.mark.parametrize("batch", [24, 37])
 def test_global_steps_are_equal_for_any_number_of_workers(build, kind, batch):
@@ -140,6 +143,7 @@ def test_global_steps_are_equal_for_any_number_of_workers(build, kind, batch):
         assert theirs == states
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("before", WORLDS)
 def test_any_number_of_workers_goes_on_after_any_step(build, before):
     """8 -> 4 -> 16 among them: the rest equals what one worker would have read."""
@@ -228,6 +232,7 @@ def sql_rows(client, cache, numbers, key="_KEY"):
     return [found[n] for n in numbers]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kind", ["own", "int"])
 def test_rows_by_number_are_those_of_sql(client, build, caches, kind):
     numbers = np.random.default_rng(0).integers(-ROWS, ROWS, 2_000)
@@ -266,6 +271,7 @@ def test_what_is_no_number_is_refused(build, index):
         build()[index]
 
 
+@pytest.mark.core
 def test_samples_have_no_row_twice_and_repeat_by_seed(build):
     rows = build()
     first = values([rows.sample(100, 1)])
@@ -277,6 +283,7 @@ def test_samples_have_no_row_twice_and_repeat_by_seed(build):
         rows.sample(ROWS + 1, 0)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kind", ["own", "int", "text", "pair"])
 def test_rows_by_key(build, kind):
     numbers = [5, 0, 5, 402, 77]
@@ -458,6 +465,7 @@ def test_a_cache_without_a_table_is_scanned_for_its_keys(client):
         client.destroy_cache(name)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("order", ["keys", "global"])
 def test_a_tensorflow_dataset_has_the_same_batches(client, caches, build, address, order):
     pytest.importorskip("tensorflow")

@@ -65,6 +65,7 @@ def test_every_image_comes_back_under_its_key(
     assert counted == [(len(expected),)]
 
 
+@pytest.mark.core
 def test_pyignite_and_sql_read_the_same_rows(client, cache_name, mnist_dir, images):
     source = open_source("mnist", str(mnist_dir), split="test")
     load_dataset(source, cache_name, client=client, partitions=4, limit=500)

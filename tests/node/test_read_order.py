@@ -50,6 +50,7 @@ def numpy_keys(dataset):
     return [key for columns in dataset.numpy() for key in columns["key"].tolist()]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("window_bytes", [1, 2_000, 1 << 20])
 def test_a_shuffle_depends_on_seed_and_epoch_only(build, window_bytes):
     first = build(shuffle=7, window_bytes=window_bytes)
@@ -83,6 +84,7 @@ def test_a_set_within_the_window_is_permuted_whole(build):
     assert changes > ROWS // 2
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 @pytest.mark.parametrize("seed", [None, 4])
 def test_every_row_is_in_exactly_one_shard(build, count, seed):
@@ -99,6 +101,7 @@ def test_every_row_is_in_exactly_one_shard(build, count, seed):
         assert set(found) == set(own)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("seed", [None, 11])
 def test_resume_at_every_step(build, seed):
     batch = 66
@@ -113,6 +116,7 @@ def test_resume_at_every_step(build, seed):
         assert keys(resumed) == second
 
 
+@pytest.mark.core
 @EVERY
 @pytest.mark.parametrize("options", [{}, {"shuffle": 11}, {"shuffle": 11, "window_bytes": 2_000}])
 def test_resume_at_a_row(build, options, every):
@@ -185,6 +189,7 @@ def test_resume_in_the_middle_of_a_resumed_epoch(build):
     assert keys(twice) == first[157:]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 4), (4, 1)])
 @pytest.mark.parametrize("seed", [None, 6])
 def test_resume_on_another_number_of_workers(build, before, after, seed):
@@ -220,6 +225,7 @@ def test_shards_from_tf_config_and_input_context(build, monkeypatch):
     assert sorted(k for c in contexts for k in keys(build(shard=c))) == list(range(ROWS))
 
 
+@pytest.mark.core
 def test_states_of_other_ways_to_read(build):
     state = build(shuffle=1).state(10)
     assert len(json.dumps(state)) < 1000
@@ -401,6 +407,7 @@ def test_a_resume_gives_the_remaining_rows_or_refuses(client, address, cache_nam
     assert resumed > 8 and refused > 5, (resumed, refused)
 
 
+@pytest.mark.core
 def test_changed_data_are_noticed(client, address, cache_name):
     from ignitetf import IgniteDataset
 

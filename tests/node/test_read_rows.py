@@ -46,6 +46,7 @@ def test_rows_cannot_be_pickled_and_say_what_to_do(build):
         pickle.dumps(build())
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("seed", [None, 7])
 @pytest.mark.parametrize("size", [None, 1, 7, 64, 1000])
 def test_batches_of_any_size_give_one_order(build, seed, size):
@@ -59,6 +60,7 @@ def test_batches_of_any_size_give_one_order(build, seed, size):
         assert {len(b["key"]) for b in rows.batches(size, drop_remainder=True)} <= {size}
 
 
+@pytest.mark.core
 def test_rows_are_those_of_the_dataset(build, table, address):
     pytest.importorskip("tensorflow")
     from ignitetf import IgniteDataset
@@ -87,6 +89,7 @@ def test_reading_changes_nothing(build):
     assert keys(rows.numpy())[:90] == mixed[0]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("workers", [(1, 1), (1, 3), (3, 2)])
 def test_every_state_goes_on_where_it_was_taken(build, workers):
     """All batches of some workers, stopped after any step, and the rest by as many or others."""

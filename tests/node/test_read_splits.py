@@ -99,6 +99,7 @@ def orders(kind):
         yield {"order": "global", "shuffle": 3}
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("group", ALIKE)
 def test_the_splits_are_the_same_rows_in_every_layout_and_order(build, group):
     wanted = {}
@@ -297,6 +298,7 @@ def test_rows_are_numbered_within_the_split(build, kind):
         rows.by_key([other])
 
 
+@pytest.mark.core
 def test_a_dataset_reads_a_split(build, sets, address):
     pytest.importorskip("tensorflow")
     from ignitetf import IgniteDataset

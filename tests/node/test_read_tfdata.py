@@ -64,6 +64,7 @@ def parts(build):
     return datasets, [rows_of(d) for d in datasets]
 
 
+@pytest.mark.core
 def test_it_is_a_dataset_that_tells_its_form(build, plain):
     dataset = build()
     assert isinstance(dataset, tf.data.Dataset)
@@ -99,6 +100,7 @@ def test_abandoned_half_way(build, plain):
     assert rows_of(dataset) == plain
 
 
+@pytest.mark.core
 def test_batches_repeats_and_maps(build, plain):
     dataset = build()
     assert rows_of_batches(dataset.batch(BATCH)) == plain
@@ -168,6 +170,7 @@ def test_inside_a_function(build, plain):
     assert int(total) == sum(row[0] for row in plain)
 
 
+@pytest.mark.core
 def test_fit_sees_each_row_in_order(build, plain):
     seen = []
 

@@ -21,7 +21,7 @@ from ignitetf.read.reader import CacheReader
 from ignitetf.read.rows import open_rows
 from ignitetf.wire.columns import Dense, Struct
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.core]
 
 EPOCH = datetime.datetime(1970, 1, 1)
 

@@ -18,6 +18,8 @@ from ignitetf.wire.blocks import BLOCK_KEY, BlockKeys
 from ignitetf.wire.columns import Dense
 from ignitetf.wire.schema import Field, Schema
 
+pytestmark = pytest.mark.core
+
 KEY = Schema(None, BLOCK_KEY, ())
 ROW_BYTES = 10
 sizes = st.lists(st.integers(1, 9), max_size=30)

@@ -21,6 +21,8 @@ from helpers.wheels import build, copied
 
 import ignitetf
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import json
 from pathlib import Path

@@ -22,6 +22,8 @@ from ignitetf.cli.main import COMMANDS, app
 from ignitetf.errors import ConfigError, ConnectError
 from ignitetf.load.kinds import KINDS
 
+pytestmark = pytest.mark.core
+
 HEAVY = ("numpy", "tensorflow", "pyignite", "rich", "pyarrow", "prompt_toolkit", "pandas")
 COMMAND_PATHS = [path for path, _ in leaves(get_command(app))]
 

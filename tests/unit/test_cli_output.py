@@ -21,6 +21,8 @@ from ignitetf.cli.output import Output, as_rows, progress, show, unique
 from ignitetf.cli.tables import CHUNK_ROWS, _folded, block_lines, record_lines, table_lines
 from ignitetf.cli.values import csv_values, json_texts, jsonable, text
 
+pytestmark = pytest.mark.core
+
 
 class Result:
     """Rows as an SQL result has them; counts how far they were read."""

@@ -9,6 +9,8 @@ from ignitetf.errors import ConfigError
 from ignitetf.read.selection import Table, parse_condition
 from ignitetf.sql.tokens import count_parameters, is_query, tokens
 
+pytestmark = pytest.mark.core
+
 T = Table("PUBLIC", "T", frozenset(["ID", "LABEL", "X", "DATE", "select", "_KEY", "_VAL"]))
 
 

@@ -24,6 +24,8 @@ from ignitetf.wire.datatypes import (
     Family,
 )
 
+pytestmark = pytest.mark.core
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (ROOT / "ignitetf", ROOT / "cli")
 

@@ -19,6 +19,8 @@ from ignitetf.wire.infer import Evidence, infer_schema, observe_page
 from ignitetf.wire.schema import BYTES, Field, Schema, field_for
 from ignitetf.wire.types import BinaryType, TypeRegistry, UnknownClass, UnknownType
 
+pytestmark = pytest.mark.core
+
 KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
 IMAGES = Schema(
     "Image",

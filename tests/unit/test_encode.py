@@ -53,6 +53,8 @@ from ignitetf.wire.columns import Batch, Dense, Runs, Struct
 from ignitetf.wire.encode import encode_entries
 from ignitetf.wire.schema import BYTES, Field, Schema
 
+pytestmark = pytest.mark.core
+
 KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
 
 

@@ -19,6 +19,8 @@ from ignitetf.errors import (
 )
 from ignitetf.net.failures import plain_text, server_error
 
+pytestmark = pytest.mark.core
+
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 HINT = "what to do about it"
 

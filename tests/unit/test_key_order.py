@@ -14,6 +14,8 @@ from ignitetf.read.scan_order import Position, Shard
 from ignitetf.wire.blocks import BLOCK_KEY
 from ignitetf.wire.schema import Schema
 
+pytestmark = pytest.mark.core
+
 rows = st.integers(0, 60)
 workers = st.integers(1, 6)
 steps = st.integers(1, 25)

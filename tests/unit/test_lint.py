@@ -19,6 +19,7 @@ def test_ruff():
     run("ruff", "format", "--check", ".")
 
 
+@pytest.mark.slow
 def test_bandit_finds_nothing_of_medium_severity():
     run("bandit", "--quiet", "--recursive", "-ll", "ignitetf", "cli", "docker")
 
@@ -35,6 +36,7 @@ def test_no_two_test_modules_have_one_name():
     assert sorted(names) == sorted(set(names))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_mypy_with_the_packages_laid_out_as_installed(tmp_path):
     package = tmp_path / "ignitetf"

@@ -14,6 +14,8 @@ from ignitetf.tables.storage import LoadFacts, Origin, Storage
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import Field, Schema
 
+pytestmark = pytest.mark.core
+
 SCHEMA = Schema(
     "T", Field("key", TypeCode.LONG, np.dtype("<i8")), (Field("X", TypeCode.INT, np.dtype("<i4")),)
 )

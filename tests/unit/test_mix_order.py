@@ -13,6 +13,8 @@ from ignitetf.errors import ConfigError
 from ignitetf.read.mix_order import MOST_PLACES, MOST_STEP, Interleaving, MixOrder, Share, rows_of
 from ignitetf.read.scan_order import Position, Shard
 
+pytestmark = pytest.mark.core
+
 mixed_counts = st.lists(st.integers(0, 40) | st.integers(0, 3), min_size=1, max_size=6).filter(any)
 steps = st.integers(1, 30) | st.integers(1, 200)
 

@@ -49,6 +49,7 @@ def names_in(wheel):
         return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
+@pytest.mark.slow
 def test_a_wheel_has_every_file_and_the_core_for_every_python(tmp_path):
     needs_compiler()
     wheel = built("wheel", tmp_path)
@@ -70,6 +71,7 @@ def test_a_wheel_has_every_file_and_the_core_for_every_python(tmp_path):
     assert done.stdout.strip() == str(tmp_path / "site" / BUILT), done.stderr
 
 
+@pytest.mark.slow
 def test_a_source_distribution_makes_the_same_wheel(tmp_path):
     needs_compiler()
     sdist = built("sdist", tmp_path, CC="no-such-compiler")  # it takes no compiler

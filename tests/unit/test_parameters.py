@@ -16,6 +16,8 @@ from pyignite.stream import BinaryStream
 from ignitetf.errors import ConfigError
 from ignitetf.wire.requests import encode_parameter, encode_string, parameter_list
 
+pytestmark = pytest.mark.core
+
 ZONE = dt.UTC
 
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from ignitetf.read.key_order import Permutation
 
+pytestmark = pytest.mark.core
+
 # Numbers of standard deviations that no statistic here may be off: a chance of 1 in 300 million.
 SIGMAS = 6
 SMALL = [5, 2, 4, 6, 1, 8, 9, 0, 7, 3]

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from ignitetf.errors import ConfigError
 from ignitetf.read.scan_order import Position, ScanOrder, Shard, whole, whole_argument
 
+pytestmark = pytest.mark.core
+
 counts = st.lists(st.integers(0, 9), min_size=1, max_size=12).map(tuple)
 workers = st.integers(1, 5)
 seeds = st.none() | st.integers(0, 2**64)

@@ -18,6 +18,8 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Dense, Runs
 from ignitetf.wire.schema import BYTES, Field, Schema
 
+pytestmark = pytest.mark.core
+
 ODD = 0x9E3779B97F4A7C15
 TOP = 1 << 64
 # Of the keys 0, 1 and 2 with seed 0.

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from ignitetf import sql
 from ignitetf.errors import ConfigError
 
+pytestmark = pytest.mark.core
+
 
 @pytest.mark.parametrize("name", sql.names())
 def test_every_file_has_statements(name):
