@@ -171,7 +171,7 @@ def test_bad_rows_are_skipped_and_leave_holes(tmp_path):
         (b'a,b\n"1,2\n' + b"3,4\n" * 3_000_000, "a row of more than|too large"),
         (b'a,b\n1,2\n3,"4\n5,6\n', "row 3: its quote never ends"),
         (b'a,b\n1,2\n3,"4', "row 3: its quote never ends"),
-        (b"a,_val\n1,2\n", "'_VAL': every table of Ignite has"),
+        (b"a,_val\n1,2\n", "'_VAL': every table of Ignite already has"),
         ("a,b\n1,2\n".encode("utf-16"), "the text is UTF-16"),
         (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "SQL identifier"),
         (gzip.compress(b"a,b\n1,2\n")[:-9], "end-of-stream"),
