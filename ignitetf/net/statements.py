@@ -1,20 +1,20 @@
-"""SQL statements on their way to the node: request, size of pages, rows of parameters, table meant.
+"""Sends SQL statements: requests, page sizes, rows of parameters, and the table behind a name.
 
 pool, binary types -> **statements** -> results, client
 
-A node makes the pages of a cursor one by one: two requests for pages of one cursor at the same time
-spoil it. So the longer a round trip takes, the larger pages have to be. The first page shows how
-large rows are, but the number of rows of a page is fixed when the statement begins. So a query with
-several pages runs again, with pages that fill the link for a round trip each, if the node made the
-first page in less time than the saved round trips. The same applies where all rows are wanted at
-once: as pages of 1,024 rows they take a node half as long again as in large pages.
+A node makes the pages of a cursor one after the other, and two requests for pages of one cursor at the
+same time spoil it. So the longer a round trip takes, the larger the pages have to be. The first page
+shows how large the rows are, but a statement fixes the number of rows of a page when it begins. So a
+query with several pages runs again with larger pages, if the node made the first page in less time
+than this saves. A caller that wants all rows gets larger pages as well: with pages of 1,024 rows a
+node takes half as long again.
 
-A data set's SQL name is a view, which cannot be written to. What the user means is the table behind
+The SQL name of a data set is a view, and a view cannot be written to. The user means the table behind
 it, whose name changes whenever the data set is replaced. So a statement that writes to the name runs
-on the table (`run_redirected`), and nobody has to look it up. A node that joined a cluster after a
-view was made may lack it; it is then made again.
+on the table (`run_redirected`). A node that joined a cluster after a view was made may lack the view;
+then it is made again.
 
-Parameters and values that are no scalars of SQL (objects, lists, maps) are encoded as pyignite does.
+Objects, lists and maps as parameters are encoded as pyignite encodes them.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ __all__ = [
 
 # Rows of a page, unless the user has chosen a number.
 PAGE_ROWS: Final = 1024
-# A query does not run again if its node took longer for the first page than this many round trips, or
-# seconds. Where all rows are wanted, _AT_ONCE_S is the least of these limits.
+# A query does not run again if the node took longer than this for the first page, in round trips or
+# seconds. For a caller that wants all rows, the limit is at least _AT_ONCE_S.
 _SOON_TRIPS: Final = 10
 _SOON_S: Final = 1.0
 _AT_ONCE_S: Final = 0.05
 # Bytes per second that a link is expected to carry.
 _RATE: Final = 2e9
-# Bytes of a page if all of them are wanted.
+# Least bytes of a page for a caller that wants all rows.
 _WHOLE_BYTES: Final = 1 << 20
 _MOST_PAGE_BYTES: Final = 32 << 20
 _MOST_PAGE_ROWS: Final = 1 << 17
-# The node makes a page in this part of the time limit of a request, by the time of the first one.
+# A page is to take at most this part of a request's time limit, judged by the first page.
 _SHARE: Final = 1 / 8
 _WORTH_IT: Final = 4
 _UPDATED: Final = ["UPDATED"]
@@ -249,7 +249,7 @@ def _encode_values(pool: Pool, values: Sequence[Any]) -> list[bytes]:
 
 
 def _encoded(pool: Pool, value: Any) -> bytes:
-    """Encode an array, or an object, for a column that holds such."""
+    """Return a parameter's bytes, for a column of arrays or objects."""
     client = pool.pyignite
     with BinaryStream(client) as stream:
         if is_hinted(value):
@@ -275,8 +275,7 @@ Ask = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 # The form that `create_view.sql` gives to a view over a data set's table.
 _VIEW: Final = re.compile(r'SELECT \* FROM "([^"]+__ROWS)" ?')
 _NAME: Final = r'(?P<name>"[^"]+"|\w+)(?![\w.])'
-# What a cluster before Apache Ignite 2.17, which has no views of users, says of the column that has
-# their statements.
+# The error of a cluster before Apache Ignite 2.17, whose SYS.VIEWS has no column with the statements.
 NO_VIEWS = re.compile(r'Column "(\w+\.)?SQL" not found')
 _WRITES: Final = re.compile(
     r"""\s*(?:INSERT\s+INTO|MERGE\s+INTO|UPDATE|DELETE\s+FROM
@@ -335,16 +334,16 @@ def run_redirected(
 
 
 def _repair_view(ask: Ask, message: str, tried: set[str]) -> bool:
-    """Create a view again that the node lists but does not have; return whether it did.
+    """Create a view again that the node lists but does not have; return whether it was created.
 
     A node that joins a cluster in memory reads the list of views before it has their tables, so none
-    of them works on it (Apache Ignite 2.17.0, by experiment). To create one with the same text does
-    nothing, so the text first gets a blank at its end.
+    of the views works on it (Apache Ignite 2.17.0, by experiment). Creating a view with the same text
+    does nothing, so the text gets a blank at its end first.
 
     Args:
         ask: Returns the rows of a statement of ours.
-        message: What the node said of the statement that it refused.
-        tried: Views that were tried already, to which this one is added.
+        message: The node's error for the refused statement.
+        tried: Views that were tried already; this one is added.
     """
     missing = _NO_TABLE.match(message)
     if missing is None or missing[1] in tried:
@@ -376,7 +375,7 @@ def _repair_base(ask: Ask, text: str, tried: set[str]) -> None:
 
 
 def _hint(is_cache: Callable[[str], bool], message: str) -> str | None:
-    """Suggest a fix when a data set's name is not what the user takes it for."""
+    """Return a hint for a statement that used a data set's name as a table; None if it did not."""
     if _NO_COLUMN.match(message):
         return (
             "the SQL name of a data set is a view, which has no _KEY and _VAL: name the column of"
@@ -392,9 +391,9 @@ def _hint(is_cache: Callable[[str], bool], message: str) -> str | None:
 
 
 def _of_table(ask: Ask, statement: str) -> str | None:
-    """Replace a data set's name by its table; None if the statement writes to no data set.
+    """Return the statement on the data set's table; None if it does not write to a data set.
 
-    Before a table is dropped, its view is dropped too.
+    Drops the view first if the statement drops the table.
     """
     if (found := _WRITES.match(statement)) is None:
         return None
