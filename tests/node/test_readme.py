@@ -1,6 +1,5 @@
 """The README's tour runs, and prints what the README says it prints."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -32,11 +31,3 @@ def test_the_tour_prints_what_the_readme_says(client, address, mnist_dir, tmp_pa
             ]
         else:
             assert same(command, printed, expected), (command, printed)
-
-
-def test_every_command_is_in_the_readme():
-    from ignitetf.cli.main import COMMANDS
-
-    listed = re.search(r"^Commands: (.*?);", README, re.MULTILINE)
-    assert listed
-    assert set(re.findall(r"`(\w+)`", listed[1])) == set(COMMANDS)
