@@ -1,4 +1,4 @@
-"""What `head`, `stats`, `preview` and `verify` do: look at a data set without changing it.
+"""Inspect a data set without changing it: `head`, `stats`, `preview` and `verify`.
 
 They are built on `read`, and none of them needs TensorFlow.
 """

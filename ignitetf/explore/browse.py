@@ -1,10 +1,10 @@
-"""A data set or another cache to look through: rows in pages, filters, one row, its pictures.
+"""Browse a data set or another cache: pages of rows, filters, single rows and their pictures.
 
 name -> **View** -> pages of rows
 
-Rows come by key where the node has an index of them, otherwise by partition. A page costs the same
-wherever it is. Where filters leave out most rows, the search goes through a stretch of keys or
-partitions, ends after a part of a second, and the next page goes on from there.
+Rows are read by key if the node has an index of the keys, otherwise by partition. Every page costs
+the same, wherever it begins. If filters exclude most rows, the search scans a range of keys or
+partitions and stops after a fraction of a second. The next page continues from there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["Page", "Row", "View", "open_view", "version_of"]
 
-# How long a cache without a manifest is taken for unchanged.
+# How long a cache without a manifest is assumed to be unchanged.
 _UNVERSIONED_S: Final = 10.0
 _LABEL: Final = "LABEL"
 _BOXES: Final = ("WIDTH", "HEIGHT", "BOXES")
@@ -43,7 +43,7 @@ _PAGE_ROWS: Final = 50
 _FEWEST_ROWS: Final = 6
 _PAGE_BYTES: Final = 8 << 20
 _SEARCH_S: Final = 0.12
-# Rows that one statement looks through, at first and at most.
+# Rows that one statement scans, at first and at most.
 _STRETCH: Final = 20_000
 _LONGEST_STRETCH: Final = 160_000
 
@@ -53,7 +53,7 @@ class Row:
     """A row of a page.
 
     Attributes:
-        ref: Where it is, for an address: `key=...` or `at=...`.
+        ref: Its position, as used in an address: `key=...` or `at=...`.
         key: Its key, readable.
         values: Its fields.
     """
@@ -65,7 +65,7 @@ class Row:
 
 @dataclass
 class Page:
-    """Some rows, and where to go on.
+    """Some rows, and where the next page begins.
 
     Attributes:
         rows: The rows.
@@ -84,12 +84,11 @@ class View:
 
     Attributes:
         name: Its name.
-        version: What changes when the data set does, for what is kept of it.
+        version: Changes whenever the data set changes; identifies cached results.
         reader: Reads it by partitions.
-        access: Reads it by key; None where rows have no key of their own that can be written in an
-            address.
-        table: Its SQL table; None if it has none with all of its rows.
-        picture: The field with images; None if there is none.
+        access: Reads it by key; None if rows have no key of their own that an address can contain.
+        table: The SQL table with all of its rows; None if it has none.
+        picture: The field with images; None if it has none.
     """
 
     name: str
@@ -101,7 +100,7 @@ class View:
 
     @property
     def manifest(self) -> Manifest | None:
-        """Its manifest, as it was when it was opened."""
+        """The manifest at the time the view was opened."""
         return self.reader.manifest
 
     @property
@@ -132,12 +131,12 @@ class View:
 
     @property
     def numbered(self) -> int | None:
-        """Number of the keys if they are 0, 1, 2 ..., and rows can be read by them."""
+        """Number of keys, if they are 0, 1, 2 ... and rows can be read by key."""
         return None if self.access is None else self.reader.own_keys
 
     @property
     def by_number(self) -> bool:
-        """Whether rows come in the order of their keys, which are whole numbers."""
+        """Whether rows are in the order of their keys, which are whole numbers."""
         return self.table is not None and self.reader.schema.key.type in INTEGERS
 
     @property
@@ -147,7 +146,7 @@ class View:
 
     @property
     def row_bytes(self) -> float:
-        """About the bytes of a row."""
+        """Approximate size of a row in bytes."""
         return max(1.0, self.reader.entry_bytes)
 
     @property
@@ -158,12 +157,12 @@ class View:
 
     @property
     def pixels(self) -> bool:
-        """Whether images are stored as pixels: few, so that they are shown as squares."""
+        """Whether images are stored as pixels: small ones, whose pixels are shown as squares."""
         return self.picture is not None and self.reader.schema[self.picture].dtype != BYTES
 
     @property
     def has_boxes(self) -> bool:
-        """Whether boxes can be drawn over the images, which are as they were in their files."""
+        """Whether boxes can be drawn over the images, which must be stored as image files."""
         schema = self.reader.schema
         if self.picture is None or not set(_BOXES) <= set(schema.names):
             return False
@@ -177,10 +176,10 @@ class View:
         return str(label)
 
     def parse_key(self, text: str) -> int | str:
-        """Return the key that stands in an address.
+        """Return the key written in an address.
 
         Raises:
-            KeyNotFound: There can be no such key.
+            KeyNotFound: The text cannot be a key of this data set.
         """
         if self.reader.schema.key.type is TypeCode.STRING:
             return text
@@ -192,7 +191,7 @@ class View:
             ) from None
 
     def by_key(self, keys: list[Any]) -> Batch:
-        """Return rows by their keys; those that are gone are left out."""
+        """Return rows by their keys; removed rows are left out."""
         if self.access is None:
             raise ConfigError(f"{self.name}: rows cannot be read by key")
         return self.access.by_key(keys, "skip")
@@ -202,7 +201,7 @@ class View:
         return parse_filters(self.reader.schema, texts)
 
     def page_rows(self, most: int = _PAGE_ROWS, least: int = _FEWEST_ROWS) -> int:
-        """Return how many rows are shown at once: `least` to `most`, about 8 MB of large ones."""
+        """Return the number of rows of a page: `least` to `most`, limited to about 8 MB."""
         return int(max(least, min(most, _PAGE_BYTES / self.row_bytes)))
 
     def page(
@@ -215,14 +214,15 @@ class View:
         """Return a page of rows.
 
         Args:
-            client: The connection for the keys, which come by SQL.
-            after: Where the page begins, the `following` of the page before; None is the beginning.
+            client: The connection for fetching keys by SQL.
+            after: Where the page begins: `following` of the previous page, or None for the first
+                page.
             filters: Conditions that all rows of the page fulfil.
             count: Most rows of the page.
 
         Raises:
             KeyNotFound: `after` is not a key of this data set.
-            ConfigError: `after` is not a place, or a filter does not fit the table.
+            ConfigError: `after` is not a valid position, or a filter does not fit the table.
         """
         if self.table is not None:
             return _by_key(client, self, self.table, after, filters, count)
@@ -240,7 +240,7 @@ class View:
 
 
 def version_of(client: Client, name: str) -> tuple[Any, ...]:
-    """Return what changes when a data set does; the first part is the name of its data.
+    """Return a version that changes with the data set; its first part is the cache's name.
 
     Raises:
         CacheNotFound: There is no data set, cache or table of this name.
@@ -261,7 +261,7 @@ def version_of(client: Client, name: str) -> tuple[Any, ...]:
 
 
 def open_view(client: Client, name: str) -> View:
-    """Open a data set to look through it.
+    """Open a data set for browsing.
 
     Args:
         client: The connection, which the view keeps using; several threads may use the view.
@@ -292,7 +292,7 @@ def _record(data: View, batch: Batch, index: int) -> dict[str, Any]:
 
 
 def _shaped(field: Field, value: Any) -> Any:
-    """Return an array whose length varies with its other dimensions."""
+    """Return an array of varying length, reshaped to its other dimensions."""
     if field.shape[:1] != (None,) or None in field.shape[1:] or not isinstance(value, np.ndarray):
         return value
     return value.reshape(-1, *field.shape[1:])
@@ -346,7 +346,7 @@ def _by_key(
 def _keys(
     client: Client, data: View, table: Table, last: Any, filters: Sequence[Filter], count: int
 ) -> tuple[list[Any], Any, bool]:
-    """Return the keys of a page, after which key the next one begins, and if it ended early."""
+    """Return a page's keys, the key after which the next page begins, and if it ended early."""
     found: list[Any] = []
     stretch, until = _STRETCH, time.monotonic() + _SEARCH_S
     while True:
@@ -363,13 +363,13 @@ def _keys(
 
 
 def _bound(client: Client, data: View, table: Table, last: Any, stretch: int) -> Any:
-    """Return the key that ends a stretch of rows, or None if it reaches the end."""
+    """Return the last key of a range of rows, or None if the range reaches the end."""
     dense = data.reader.own_keys
     if dense is not None:
         bound = (-1 if last is None else last) + stretch
         return None if bound >= dense else bound
     where, params = ("", []) if last is None else (" WHERE _KEY > ?", [last])
-    # The name of the table comes from the node's own list, in quotes.
+    # The table's name is from the node's own list, in quotes.
     text = f"SELECT _KEY FROM {table.sql}{where} ORDER BY _KEY LIMIT 1 OFFSET {stretch}"  # nosec B608
     rows = client.sql(text, params, only_query=True).fetchall()
     return rows[0][0] if rows else None

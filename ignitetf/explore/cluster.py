@@ -1,4 +1,4 @@
-"""What is in a cluster: data sets and other caches, loads that have not ended, memory of nodes.
+"""List what a cluster holds: data sets, other caches, unfinished loads, memory of nodes.
 
 catalog, system views -> **cluster** -> people, the web page
 """
@@ -67,7 +67,7 @@ def find_data_set(client: Client, name: str) -> tuple[str, Manifest | None]:
 
 
 def regions_of(client: Client, node: uuid.UUID) -> dict[str, tuple[int, int]] | None:
-    """Return used and maximum bytes of each data region of a node, which only that node knows.
+    """Return used and maximum bytes of each data region of a node; only that node knows them.
 
     None if the node cannot be reached.
     """

@@ -1,8 +1,8 @@
-"""What is installed here, and which combinations of it train on several workers.
+"""List installed packages, and which combinations of them can train on several workers.
 
 metadata of packages, Java, node -> **doctor** -> cli
 
-Nothing heavy is imported and nothing is trained: what works is known from tests of these versions.
+This imports nothing heavy and trains nothing. Which versions work is known from our tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ignitetf.read.tf.cluster import TESTED
 
 __all__ = ["combinations", "versions"]
 
-# Packages by the names under which they are distributed, and the extra that brings them.
+# Packages by their distribution names, and the extra that installs each.
 _PACKAGES: Final = (
     ("TensorFlow", ("tensorflow", "tensorflow-cpu"), "tensorflow-cpu"),
     ("Keras", ("keras",), "keras"),
@@ -34,15 +34,15 @@ _PACKAGES: Final = (
     ("NumPy", ("numpy",), None),
     ("pyarrow", ("pyarrow",), "arrow"),
 )
-# With these releases the tests of several workers have run.
+# The tests with several workers have run with these releases.
 _TESTED: Final = {"TensorFlow": "2.21", "tf_keras": "2.21", "JAX": "0.10"}
 
 
 def versions(connect: Callable[[], Client]) -> list[dict[str, Any]]:
-    """Return what is here: `name`, `version` (None if it is missing), `note`, `hint`.
+    """Return the installed versions: `name`, `version` (None if missing), `note`, `hint`.
 
     Args:
-        connect: Opens a client; an error is what the row of the node says.
+        connect: Opens a client; an error is reported in the node's row.
     """
     rows = [
         _row("ignitetf", ignitetf.__version__),
@@ -57,7 +57,7 @@ def versions(connect: Callable[[], Client]) -> list[dict[str, Any]]:
 def combinations() -> list[dict[str, Any]]:
     """Return what trains on several workers: `combination`, `works` (yes, no, untested), `note`.
 
-    A combination of which a part is missing does not work, and `note` says which.
+    A combination with a missing package is reported as not working; `note` names the package.
     """
     tensorflow = installed("tensorflow", "tensorflow-cpu")
     keras, legacy, jax = installed("keras"), installed("tf-keras"), installed("jax")

@@ -2,10 +2,10 @@
 
 rows -> **keys in the order of training** -> hashes, compared with a plain scan
 
-All shards of an epoch are read in turn, just as their workers read them, and their keys are
-compared with those that a scan of the partitions finds. The hash of the sequence depends only on
-data, seed, epoch and shards. If the hashes of two clusters are equal, or those of one cluster at two
-times, training sees the same rows in the same order.
+All shards of an epoch are read in turn, as their workers read them. Their keys are compared with
+the keys that a scan of the partitions finds. The hash of the sequence depends only on data, seed,
+epoch and shards. If two clusters have equal hashes, or one cluster has equal hashes at two times,
+training sees the same rows in the same order.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class EpochReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the keys read are the keys stored, each once."""
+        """Whether every stored key was read exactly once, and no other key."""
         complete = self.expected is None or self.expected == self.stored
         return complete and not (self.missing or self.repeated or self.unknown)
 
@@ -174,7 +174,7 @@ class _Hashes:
 
 
 class KeySequence:
-    """The hash of a sequence of keys that arrives in parts; independent of where it is cut."""
+    """The hash of a sequence of keys that arrives in parts; the split points do not matter."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=_DIGEST_BYTES)

@@ -42,8 +42,8 @@ class Filter:
 
     Attributes:
         field: The column.
-        op: How it is compared.
-        value: With what.
+        op: The comparison operator.
+        value: The value to compare with.
     """
 
     field: Field
@@ -89,7 +89,7 @@ def can_filter(field: Field) -> bool:
     """Whether values of this field can be compared: numbers, booleans and texts."""
     if field.shape or field.fields:
         return False
-    # SQL sees unsigned numbers with the sign of the type that stores them.
+    # SQL reads an unsigned number as the signed type that stores it.
     return field.type is TypeCode.STRING or (
         family_of(field.type) is Family.NUMBER and field.dtype.kind in "ifb"
     )

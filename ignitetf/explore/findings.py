@@ -1,8 +1,8 @@
-"""What of this machine and of the cluster is as it should be, and what to do where it is not.
+"""Check this machine and the cluster, and say how to fix what is wrong.
 
 packages, home, ports, certificates; views of the cluster -> **findings** -> doctor
 
-Only small things are asked: metadata of packages, files of the home, four views of the cluster.
+The checks are cheap: metadata of packages, files of the home, four views of the cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SOON: Final = datetime.timedelta(days=30)
 _SKEW_S: Final = 5.0
 # Time zones differ by multiples of this.
 _ZONE_S: Final = 900.0
-# Packages whose versions have to fit each other, as their own metadata say.
+# Packages whose metadata require certain versions of each other.
 _PAIRED: Final = (
     "tensorflow", "tensorflow-cpu", "keras", "tf-keras", "numpy", "pyarrow", "jax", "torch", "pandas",
     "pyignite", "ray", "grain",
@@ -46,7 +46,7 @@ _COPIES: Final = (
     " CACHE_MODE = 'PARTITIONED' AND BACKUPS = 0 ORDER BY CACHE_NAME"
 )
 _LOST: Final = "SELECT COUNT(*) FROM SYS.PARTITION_STATES WHERE STATE = 'LOST'"
-# Since midnight, so that neither the year nor the way to write a date matters.
+# Time since midnight, so that the year and the date format do not matter.
 _CLOCK: Final = (
     "SELECT HOUR(CURRENT_TIMESTAMP) * 3600 + MINUTE(CURRENT_TIMESTAMP) * 60"
     " + SECOND(CURRENT_TIMESTAMP)"
@@ -54,11 +54,11 @@ _CLOCK: Final = (
 
 
 def findings(settings: Settings, connect: Callable[[], Client]) -> list[dict[str, Any]]:
-    """Return what was looked at: `check`, `state` (ok, warning, error), `note`, `hint`.
+    """Return the result of each check: `check`, `state` (ok, warning, error), `note`, `hint`.
 
     Args:
-        settings: How to connect; its certificates are looked at, too.
-        connect: Opens a client; if that fails, the cluster is left out.
+        settings: How to connect; its certificates are checked, too.
+        connect: Opens a client; if that fails, the checks of the cluster are skipped.
     """
     rows = [*_packages(), _memory(), _disk(), _jars(), _port(), *_nodes(), *_certificates(settings)]
     try:
@@ -77,7 +77,7 @@ def _row(check: str, state: str, note: str, hint: str = "") -> dict[str, Any]:
 
 
 def _packages() -> Iterator[dict[str, Any]]:
-    """Yield the pairs of packages that do not fit each other, or that all do."""
+    """Yield the pairs of incompatible packages, or one row saying that all are compatible."""
     from packaging.requirements import Requirement
 
     wrong = []
@@ -152,7 +152,7 @@ def _port() -> dict[str, Any]:
 
 
 def _nodes() -> Iterator[dict[str, Any]]:
-    """Yield how each node that was started on this machine is."""
+    """Yield the state of each node that was started on this machine."""
     for name in node_names():
         found = node_status(name)
         note = f"{name}: {found.state}" + (f", {found.cause}" if found.cause else "")
@@ -163,7 +163,7 @@ def _nodes() -> Iterator[dict[str, Any]]:
 
 
 def _certificates(settings: Settings) -> Iterator[dict[str, Any]]:
-    """Yield how long the certificates of a connection are valid."""
+    """Yield the period for which the certificates of a connection are valid."""
     now = datetime.datetime.now(datetime.UTC)
     for option, path in (("--ca", settings.ca), ("--cert", settings.cert)):
         if path is None:
@@ -180,7 +180,7 @@ def _certificates(settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def _validity(path: Path) -> tuple[datetime.datetime | None, datetime.datetime | None]:
-    """Return from when and until when the first certificate of a file is valid."""
+    """Return the start and end of the validity of a file's first certificate."""
     from cryptography import x509
 
     try:
@@ -194,7 +194,7 @@ def _validity(path: Path) -> tuple[datetime.datetime | None, datetime.datetime |
 
 
 def _clock(client: Client) -> dict[str, Any]:
-    """Compare the clocks; a difference of whole time zones cannot be told from one."""
+    """Compare the clocks; an error of whole time zones looks like a different time zone."""
     here = datetime.datetime.now(datetime.UTC)
     there = only_value(client.sql(_CLOCK))
     ours = here.hour * 3600 + here.minute * 60 + here.second + here.microsecond / 1e6
@@ -206,7 +206,7 @@ def _clock(client: Client) -> dict[str, Any]:
 
 
 def _copies(client: Client) -> Iterator[dict[str, Any]]:
-    """Yield whether the loss of a node costs rows."""
+    """Yield whether losing a node would lose rows."""
     lost = only_value(client.sql(_LOST))
     if lost:
         note = f"{lost} partitions have lost all their copies"
@@ -222,7 +222,7 @@ def _copies(client: Client) -> Iterator[dict[str, Any]]:
 
 
 def _templates(client: Client) -> dict[str, Any]:
-    """Return how many partitions a new cache can have; only our own nodes can be asked."""
+    """Return the partition counts a new cache can have; only our own nodes list them."""
     for state in map(read_state, node_names()):
         if state is not None and set(state.addresses) & set(client.settings.addresses):
             counts = sorted({*DEFAULT_PARTITION_COUNTS, *state.options.template_partitions})

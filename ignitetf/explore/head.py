@@ -49,8 +49,8 @@ def first_rows(
         client: The cluster.
         cache: Name of the cache or data set.
         count: Maximum number of records.
-        fields: Value fields; None for all that can be read.
-        on_left_out: Called with the name of each field left out, and the reason.
+        fields: Value fields; None for all readable fields.
+        on_left_out: Called with the name of each skipped field, and the reason.
 
     Returns:
         One mapping per record: `key`, then the fields; strings as text, blobs as `bytes`, arrays as
@@ -130,7 +130,7 @@ def _readable(field: Field, value: Any) -> Any:
     return value if value.ndim else value.item()
 
 
-# An unreadable field is left out and does not hide the others
+# An unreadable field is skipped and does not hide the others
 
 T = TypeVar("T")
 
@@ -138,19 +138,19 @@ T = TypeVar("T")
 def read_what_can_be(
     client: Client, cache: str, options: ReadOptions, work: Callable[[CacheReader], T]
 ) -> tuple[T, dict[str, str]]:
-    """Return the result of `work` on a cache, starting over without any field that cannot be read.
+    """Return the result of `work` on a cache; retry without each field that cannot be read.
 
     Args:
         client: The cluster.
         cache: Name of the cache or data set.
-        options: How to read it. If they name fields, these are required.
-        work: Reads; must not keep anything from an earlier attempt.
+        options: How to read it. Fields named here are required.
+        work: Reads the cache; must not keep anything from an earlier attempt.
 
     Returns:
-        Its result, and the fields left out with the reasons.
+        Its result, and the skipped fields with the reasons.
 
     Raises:
-        SchemaError: Nothing can be read, or not the named fields.
+        SchemaError: No field can be read, or a named field cannot.
     """
     if options.fields is not None:
         return work(CacheReader(client, cache, options)), {}

@@ -1,9 +1,9 @@
-"""Histograms of the columns, over a sample whose size does not depend on the data set's.
+"""Histograms of the columns over a sample of fixed size, however large the data set is.
 
 view -> some rows -> **bars** -> heads of the columns
 
-Rows with keys 0, 1, 2 ... are drawn at random by key. Of others the first rows of partitions spread
-over the cache are taken; which partition a row is in depends on the hash of its key.
+Rows with keys 0, 1, 2 ... are drawn at random by key. For other keys, the sample is the first rows
+of partitions spread over the cache. The hash of a row's key decides its partition.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Bar:
     """One bar.
 
     Attributes:
-        shown: What it stands for.
+        shown: The value or range that it counts, for people.
         count: Rows of the sample.
-        height: Share of the highest bar, 0 to 1.
-        filters: What selects its rows, as texts of filters; empty if nothing can.
+        height: Height relative to the highest bar, 0 to 1.
+        filters: Filter texts that select its rows; empty if no filter can.
     """
 
     shown: str
@@ -61,7 +61,7 @@ class Head:
         type: Type of its values, for people.
         caption: Its range, or how many values there are.
         nulls: Share of nulls in the sample.
-        bars: Its histogram; empty where there is nothing to show.
+        bars: Its histogram; empty if there is nothing to show.
     """
 
     name: str
@@ -76,8 +76,8 @@ class Sample:
     """The heads of all columns.
 
     Attributes:
-        rows: Rows that were looked at.
-        whole: Whether these are all.
+        rows: Number of rows in the sample.
+        whole: Whether the sample is the whole data set.
         heads: Head by field.
     """
 
@@ -217,7 +217,7 @@ def _edges(low: Any, high: Any, whole: bool) -> list[Any]:
 
 
 def _numbers(column: Column) -> NDArray[Any]:
-    """Return the finite numbers of a column, of arrays all their elements."""
+    """Return the finite numbers of a column; arrays contribute all their elements."""
     column = column.present()
     found = values_of(column.compact()[0] if isinstance(column, Runs) else column).reshape(-1)
     return found[np.isfinite(found)] if found.dtype.kind == "f" else found

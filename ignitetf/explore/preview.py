@@ -44,7 +44,7 @@ __all__ = [
 _LETTERS: Final = 11  # pixels
 _MAX_PIXELS: Final = 150_000_000  # of an image to show
 _TALL: Final = "ÅÇgjpqy|"
-# Terminal columns of an image, of which there are at most as many side by side as asked for.
+# Terminal columns of an image. The minimum limits how many images are side by side.
 _LEAST_CELLS: Final = 16
 _MOST_CELLS: Final = 48
 _GAP: Final = 4
@@ -59,7 +59,7 @@ _SHADES: Final = " ░▒▓█"
 
 @dataclass(frozen=True)
 class Tile:
-    """One image of a sheet, None if it cannot be decoded, and what stands below it."""
+    """One image of a sheet (None if it cannot be decoded), and its caption."""
 
     picture: Image.Image | None
     caption: str
@@ -71,7 +71,7 @@ class Sheet:
 
     Attributes:
         tiles: The images, row by row.
-        field: The field that they are from.
+        field: The field that contains them.
         columns: Images in a row of the drawing.
         size: Pixels of the longer side of each image in it.
     """
@@ -93,7 +93,7 @@ class Sheet:
 
     @functools.cached_property
     def image(self) -> Image.Image:
-        """The sheet as a drawing, RGB; captions are broken into as many lines as they need."""
+        """The sheet as an RGB drawing; long captions take several lines."""
         font = font_for((tile.caption for tile in self.tiles), _LETTERS)
         line = math.ceil(font.getbbox(_TALL)[3]) + 1
         texts = [
@@ -157,7 +157,7 @@ def contact_sheet(
     size: int = 96,
     where: str | None = None,
 ) -> Sheet:
-    """Show images of a data set side by side with their labels, as many of each class.
+    """Show images of a data set side by side with their labels, equally many of each class.
 
     Args:
         client: The cluster.
@@ -170,7 +170,7 @@ def contact_sheet(
         where: SQL condition on the rows.
 
     Raises:
-        SchemaError: No field holds images, or there is no row.
+        SchemaError: No field holds images, or no row was found.
     """
     rows = _balanced_rows(client, cache, count, where=where)
     if not rows:
@@ -184,7 +184,7 @@ def contact_sheet(
 
 
 def _cells(text: str) -> int:
-    """Return the columns that a terminal takes for a text."""
+    """Return the number of terminal columns that a text takes."""
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
@@ -194,7 +194,7 @@ def _padded(text: str, cells: int) -> str:
 
 
 def _broken(text: str, room: float, length: Callable[[str], float]) -> list[str]:
-    """Break a text into lines that fit, at spaces where possible; no letter is left out."""
+    """Break a text into lines that fit, at spaces if possible; every letter is kept."""
     lines = [""]
     for word in text.split():
         if lines[-1] and length(f"{lines[-1]} {word}") <= room:
@@ -256,10 +256,10 @@ def _image_field(cache: str, row: dict[str, Any], wanted: str | None) -> str:
 
 
 def check_picture(value: Any, most_pixels: int) -> None:
-    """Refuse an encoded image before it is decoded if that would take much memory.
+    """Raise SchemaError for an encoded image that would take too much memory to decode.
 
     Raises:
-        SchemaError: It is not an image, or has more pixels.
+        SchemaError: It is not an image, or has too many pixels.
     """
     if not isinstance(value, bytes):
         return
@@ -319,9 +319,9 @@ def _caption(row: dict[str, Any], classes: Sequence[str]) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-# A font that has the letters of a text. Pillow's own has those of ASCII. For others a font of the
-# system is taken, or the one that comes with matplotlib; letters that none has are written as their
-# base (`é` as `e`) or code.
+# Find a font with the letters of a text. Pillow's own font has ASCII only. For other letters we use
+# a font of the system, or the one that matplotlib includes. A letter that no font has is written as
+# its base letter (`é` as `e`) or its code.
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
@@ -334,7 +334,7 @@ _NO_LETTER: Final = "\U0010ffff"
 
 
 def font_for(texts: Iterable[str], size: int) -> Font:
-    """Return a font that has as many letters of these texts as any that is there."""
+    """Return the available font that has the most letters of these texts."""
     letters = {letter for text in texts for letter in text if not letter.isspace()}
     best: Font = ImageFont.load_default(size)
     if all(letter.isascii() for letter in letters):
@@ -349,7 +349,7 @@ def font_for(texts: Iterable[str], size: int) -> Font:
 
 
 def in_letters(text: str, font: Font) -> str:
-    """Return a text with each letter that the font lacks as its base letter, or as its code."""
+    """Return a text in which letters missing from the font are base letters or codes."""
     return "".join(letter if _has(font, letter) else _plain(letter) for letter in text)
 
 
@@ -363,7 +363,7 @@ def _known(font: Font, letters: Iterable[str]) -> int:
 
 
 def _has(font: Font, letter: str) -> bool:
-    """Whether the font draws something else for a letter than for one that does not exist."""
+    """Whether the font has a letter: it draws it differently from a nonexistent one."""
     if letter.isascii():
         return True
     if not isinstance(font, ImageFont.FreeTypeFont):
@@ -386,7 +386,7 @@ def _fonts(size: int) -> Iterator[ImageFont.FreeTypeFont]:
 
 LABEL: Final = "LABEL"
 _PAGE_ENTRIES: Final = 64
-# So much is read to find records of rare classes, once there are enough records.
+# Once there are enough records, the search for rare classes ends after reading this much.
 _MOST_BYTES: Final = 64 << 20
 _MOST_ROWS: Final = 20_000
 
@@ -394,10 +394,10 @@ _MOST_ROWS: Final = 20_000
 def _balanced_rows(
     client: Client, cache: str, count: int, *, where: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return records of a data set, as many of each class as there are, sorted by class.
+    """Return records of a data set, balanced over the classes and sorted by class.
 
-    Without a field LABEL they are the first ones. Classes that are rarer than one in some thousands
-    of rows may be missing, as a large data set is not read to its end.
+    Without a field LABEL these are the first records. A large data set is not read to its end, so a
+    class with less than one row in some thousands may be missing.
 
     Args:
         client: The cluster.
@@ -446,12 +446,12 @@ class _Choice:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many records as wanted."""
+        """Whether the choice has the wanted number of records."""
         return self._total == self._count
 
     @property
     def is_even(self) -> bool:
-        """Whether no further record would be taken, whatever its class."""
+        """Whether the choice would reject any further record, whatever its class."""
         if not self.is_full or not self._classes:
             return False
         share = self._count // self._classes
@@ -459,13 +459,13 @@ class _Choice:
         return known and all(len(rows) >= share for rows in self._of.values())
 
     def wants(self, label: Any) -> bool:
-        """Whether a record of this class makes the choice fuller, or more even."""
+        """Whether a record of this class would fill the choice or make it more even."""
         if not self.is_full:
             return True
         return len(self._of.get(label, ())) + 1 < max(map(len, self._of.values()))
 
     def add(self, label: Any, record: dict[str, Any]) -> None:
-        """Take a record, in place of one of the most frequent class if there are enough."""
+        """Add a record; a full choice drops one of its most frequent class."""
         if self.is_full:
             max(self._of.values(), key=len).pop()
             self._total -= 1

@@ -1,4 +1,4 @@
-"""`stats`: what the columns of a data set hold, in one pass, for either layout.
+"""`stats`: describe the columns of a data set in one pass, for either layout.
 
 cache -> reader -> **column statistics** -> report
 
@@ -33,7 +33,7 @@ from ignitetf.wire.schema import BYTES, Field, Schema
 
 __all__ = ["ColumnStats", "DatasetStats", "batch_stats", "dataset_stats"]
 
-# Beyond this many distinct values, they are not counted individually.
+# Above this number of distinct values, they are not counted individually.
 _MOST_VALUES: Final = 1000
 _SHOWN_VALUES: Final = 10
 # A number, or a time.
@@ -49,15 +49,15 @@ class ColumnStats:
     Attributes:
         name: Field, or `key`.
         type: Type on the wire.
-        shape: Shape of a value; None stands for a varying length.
+        shape: Shape of a value; None is a varying length.
         rows: Values that are not null.
         nulls: Nulls.
-        minimum: Smallest number or time, or smallest length of text, blobs and lists; None if there
-            are none. Decimals are Python's, times NumPy's `datetime64` and `timedelta64`.
+        minimum: Smallest number or time, or smallest length of text, blobs and lists; None without
+            values. Decimals are Python's, times NumPy's `datetime64` and `timedelta64`.
         maximum: Largest, in the same sense.
         mean: Mean, in the same sense.
-        std: Standard deviation of the population, in the same sense; of times a `timedelta64`.
-        nan: Numbers that are not finite; no other figure includes them.
+        std: Standard deviation of the population, in the same sense; a `timedelta64` for times.
+        nan: Count of numbers that are not finite; other figures exclude them.
         distinct: Distinct values of a scalar number, bool or text; None above 1,000.
         top: The most frequent of them with their counts.
     """
@@ -86,7 +86,8 @@ class DatasetStats:
         rows: Records.
         bytes: Bytes of all values.
         partitions: Number of partitions.
-        partition_rows: Records of each partition; for blocks too, by the rows' own partition.
+        partition_rows: Records of each partition; for blocks, too, counted in the rows' own
+            partition.
         columns: The columns, key first.
         class_names: Names of the values of LABEL; empty if they have none.
         left_out: Fields that cannot be read, and why.
@@ -104,7 +105,7 @@ class DatasetStats:
 
     @property
     def skew(self) -> float:
-        """Records of the largest partition, relative to the mean."""
+        """Records of the largest partition divided by the mean."""
         return round(max(self.partition_rows) * self.partitions / self.rows, 2) if self.rows else 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -155,7 +156,7 @@ def _stats_of(reader: CacheReader, on_progress: Callable[[int], None]) -> Datase
 
 
 def batch_stats(schema: Schema, batches: Iterable[Batch]) -> dict[str, ColumnStats]:
-    """Return what the columns of some rows hold, by name, `key` first."""
+    """Return the statistics of the columns of some rows, by name, `key` first."""
     seen = _columns(schema)
     for batch in batches:
         _add(seen, batch)
@@ -178,7 +179,7 @@ class _Column:
 
     def __init__(self, kind: Field) -> None:
         self.kind = kind
-        # Of lists there are only the lengths.
+        # Lists are described by their lengths only.
         self.unit = None if kind.fields else time_unit(kind)
         self.rows = self.nulls = self.count = self.not_finite = 0
         self.low: Any = None
@@ -241,7 +242,7 @@ class _Column:
             self.values.update(t.decode("utf-8", "replace") for t in column.to_bytes())
         elif isinstance(column, Dense) and column.values.ndim == 1:
             found, counts = np.unique(column.values, return_counts=True)
-            # Each NaN that NumPy returns is another object, and so would be another value.
+            # NumPy returns each NaN as a new object, so each would count as a new value.
             one = [math.nan if value != value else value for value in found.tolist()]
             self.values.update(dict(zip(one, counts.tolist(), strict=True)))
         if len(self.values) > _MOST_VALUES:
@@ -272,7 +273,7 @@ class _Column:
 
 
 def _from_origin(values: NDArray[Any], origin: float, low: float, high: float) -> NDArray[Any]:
-    """Return the differences to an origin as floats; of integers they are exact before."""
+    """Return the differences to an origin as floats; integers are subtracted exactly first."""
     if values.dtype.kind == "i" and max(high - origin, origin - low) < _MOST_APART:
         return (values.astype(np.int64) - origin).astype(np.float64)
     return values.astype(np.float64) - origin

@@ -1,4 +1,4 @@
-"""Times of a column as times, and as text.
+"""Convert the times of a column to NumPy's times, and to text.
 
 integers of a column -> **times** -> head, stats, the web page, output
 """
@@ -16,7 +16,7 @@ from ignitetf.wire.schema import Field
 
 __all__ = ["as_times", "iso_text", "span_text", "time_text", "time_unit"]
 
-# What the integers of a time are.
+# The NumPy units in which fields store times as integers.
 _ONE: Final = {
     code: f"{'m8' if row.python == (datetime.time,) else 'M8'}[{row.units[0]}]"
     for code, row in DATA_TYPES.items()
@@ -35,7 +35,7 @@ def time_unit(field: Field) -> str | None:
 def as_times(field: Field, value: Any) -> Any:
     """Return integers of a field, one or an array, as `datetime64` or `timedelta64`.
 
-    Anything else, and the values of other fields, come back as they are.
+    Anything else, and the values of other fields, are returned unchanged.
     """
     unit = time_unit(field)
     if unit is None:
@@ -45,10 +45,10 @@ def as_times(field: Field, value: Any) -> Any:
 
 
 def iso_text(value: np.datetime64 | np.timedelta64) -> str | None:
-    """Return a time in ISO 8601 without zeros at its end; None for one that is no time.
+    """Return a time in ISO 8601 without trailing zeros; None for NaT.
 
-    A fraction has six digits, as in Python's texts, or nine where there are nanoseconds. What is
-    not a time of day is told in days and hours.
+    A fraction has six digits, as in Python's texts, or nine if there are nanoseconds. A span that
+    is not a time of day is given in days and hours.
     """
     if np.isnat(value):
         return None
@@ -60,11 +60,11 @@ def iso_text(value: np.datetime64 | np.timedelta64) -> str | None:
 
 
 def span_text(value: datetime.timedelta) -> str:
-    """Return a time of day in ISO 8601; anything else in days and hours."""
+    """Return a time of day in ISO 8601; other spans in days and hours."""
     is_clock = datetime.timedelta(0) <= value < datetime.timedelta(days=1)
     return (datetime.datetime.min + value).time().isoformat() if is_clock else str(value)
 
 
 def time_text(value: np.datetime64 | np.timedelta64) -> str:
-    """Return a time with a space between date and clock, midnights without a clock."""
+    """Return a time with a space between date and clock; midnight has no clock part."""
     return (iso_text(value) or "").replace("T", " ").removesuffix(" 00:00:00")

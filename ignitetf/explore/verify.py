@@ -1,9 +1,9 @@
-"""`verify`: checks that a cache holds what its manifest and its source say.
+"""`verify`: check that a cache matches its manifest and its source.
 
 cache -> reader -> **counts, checksum, duplicates, images** -> report
 
 Everything is read once, including the source if one is given. Keys are compared by their hashes, so
-that a hundred million rows take less than a gigabyte.
+a hundred million rows take less than a gigabyte.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Finding", "VerifyReport", "verify"]
 
 _SHOWN: Final = 20
 _MASK: Final = (1 << 64) - 1
-# First bytes of image files. If half the values of a field begin this way, all should be images.
+# First bytes of image files. If half the values of a field begin like this, all should be images.
 _MAGIC: Final = (
     b"\xff\xd8\xff",
     b"\x89PNG\r\n\x1a\n",
@@ -46,7 +46,7 @@ _MAGIC: Final = (
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong: which check failed, and what was found."""
+    """A failed check, and what it found."""
 
     check: str
     found: str
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass
 class VerifyReport:
-    """What a cache holds.
+    """The result of verifying a cache.
 
     Attributes:
         cache: Name of the data set.
@@ -65,14 +65,14 @@ class VerifyReport:
         expected_checksum: Checksum in the manifest; None if it has none.
         source_checksum: Checksum of the given source; None without one.
         duplicates: Rows whose key another row has.
-        misplaced: Rows in another partition than the one their key belongs to.
+        misplaced: Rows that are not in the partition of their key.
         images: Encoded images that were decoded.
         undecodable: Images that could not be decoded.
         partitions: Number of partitions.
         partition_min: Rows of the smallest partition.
         partition_max: Rows of the largest partition.
-        skew: Rows of the largest partition, relative to the mean.
-        findings: What is wrong; empty if nothing is.
+        skew: Rows of the largest partition divided by the mean.
+        findings: The failed checks; empty if all passed.
     """
 
     cache: str
@@ -94,7 +94,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether all checks passed."""
         return not self.findings
 
     def as_dict(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def verify(
 
 
 def _with_whole_times(schema: Schema) -> Schema:
-    """Return the schema with timestamps as they are stored: nanoseconds cannot count them all."""
+    """Return the schema with timestamps as stored: nanoseconds cannot express all of them."""
     times = [f for f in schema.fields if f.type is TypeCode.TIMESTAMP and not f.shape]
     return schema.replace_fields(*(replace(f, dtype=FIXED_DTYPE[f.type]) for f in times))
 
@@ -155,7 +155,7 @@ class _Check:
         self.images = _ImageFields(self.schema) if images else None
 
     def read(self, on_progress: Callable[[int, int], None]) -> None:
-        """Read all partitions; a record that cannot be read ends its partition."""
+        """Read all partitions; an unreadable record ends the reading of its partition."""
         count = self.reader.partition_count
         mapped = self.reader.client.partition_map(self.reader.cache).count > 0
         for partition in range(count):
@@ -168,7 +168,7 @@ class _Check:
         self._summarise()
 
     def compare_manifest(self) -> None:
-        """Say what differs from the load: rows, checksum, rows by partition, a slim table."""
+        """Report differences from the load: rows, checksum, rows by partition, a slim table."""
         manifest, report = self.reader.manifest, self.report
         if manifest is None:
             return

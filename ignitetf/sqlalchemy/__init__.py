@@ -1,7 +1,7 @@
 """Apache Ignite for SQLAlchemy: `create_engine("ignite://127.0.0.1:10800/PUBLIC")`.
 
-A package that is installed registers the name `ignite` by itself; otherwise importing this does.
-What SQLAlchemy can do with Ignite, and what it cannot: docs/sqlalchemy.md.
+An installed package registers the name `ignite` by itself; otherwise importing this module does.
+docs/sqlalchemy.md lists what SQLAlchemy can and cannot do with Ignite.
 """
 
 from __future__ import annotations

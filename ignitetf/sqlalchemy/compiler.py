@@ -1,4 +1,4 @@
-"""SQL of Ignite from SQLAlchemy's expressions, and `merge`: rows that replace those of their keys.
+"""Compile SQLAlchemy's expressions to Ignite's SQL; `merge` inserts or replaces rows by key.
 
 ddl -> **compiler** -> dialect
 
@@ -26,7 +26,7 @@ __all__ = ["IgniteCompiler", "IgnitePreparer", "Merge", "merge"]
 class Merge(Insert):  # type: ignore[misc]
     """An `Insert` that Ignite runs as `MERGE INTO`: a row whose key exists is replaced.
 
-    Columns that are not named get their default, or null.
+    Omitted columns get their default, or null.
     """
 
     inherit_cache = True
@@ -40,7 +40,7 @@ def merge(table: Any) -> Merge:
     return Merge(table)
 
 
-# The words that H2 1.4.197 does not take as a name, and the columns that every table has.
+# Words that H2 1.4.197 does not accept as a name, and the columns that every table has.
 _RESERVED: Final = frozenset(
     re.findall(
         r"\w+",
@@ -64,7 +64,7 @@ class IgnitePreparer(IdentifierPreparer):  # type: ignore[misc]
 
 
 class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
-    """Queries and statements that change rows."""
+    """Compiles queries and statements that change rows."""
 
     def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> str:
         """Compile an insert; as `MERGE`, and with a hidden key, where it is one."""
@@ -78,7 +78,7 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
         return text.replace("INSERT", "MERGE", 1) if isinstance(insert_stmt, Merge) else text
 
     def _require_key(self, table: Table, text: str) -> None:
-        """Raise CompileError where SQLAlchemy counts on a number that the database gives."""
+        """Raise CompileError if SQLAlchemy expects the database to generate a number."""
         column = autoincrement_column(table)
         if column is None or self.preparer.format_column(column) in columns_of(text):
             return
@@ -101,7 +101,7 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
     def _like(self, binary: Any, operator: str, kw: dict[str, Any]) -> str:
         """Compile LIKE without ESCAPE, which Ignite refuses; a backslash always escapes.
 
-        So the pattern is rewritten: backslashes are doubled, and what escapes becomes one.
+        So the pattern is rewritten: backslashes are doubled, and the escape character becomes one.
         """
         left = binary.left._compiler_dispatch(self, **kw)
         pattern = binary.right._compiler_dispatch(self, **kw)
@@ -110,13 +110,14 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
             mark = self.render_literal_value(escape, types.String())
             twice = self.render_literal_value(escape * 2, types.String())
             pattern = f"REPLACE({pattern}, '\\', '\\\\')"
-            # Twice is the character itself, which is put aside meanwhile.
+            # A doubled escape character is the character itself: replace it by a placeholder
+            # meanwhile.
             pattern = f"REPLACE(REPLACE({pattern}, {twice}, CHAR(1)), {mark}, '\\')"
             pattern = f"REPLACE({pattern}, CHAR(1), {mark})"
         return f"{left} {operator} {pattern}"
 
     def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """Compile a match; flags come first in a regular expression of Java, `(?i)`."""
+        """Compile a match; a regular expression of Java begins with its flags, `(?i)`."""
         return f"{self._side(binary.left, kw)} REGEXP {self._pattern(binary, kw)}"
 
     def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
@@ -141,7 +142,7 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
         return text
 
     def visit_floordiv_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """Compile a whole quotient; of two values without a type Ignite would make a fraction."""
+        """Compile a whole quotient; without types, Ignite would return a fraction."""
         if not isinstance(binary.right.type, types.Integer):
             text: str = super().visit_floordiv_binary(binary, operator, **kw)
             return text
@@ -153,36 +154,36 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
         )
 
     def limit_clause(self, select: Any, **kw: Any) -> str:
-        """Compile LIMIT and OFFSET; alone, OFFSET is ignored in a query inside another one."""
+        """Compile LIMIT and OFFSET; Ignite ignores OFFSET without LIMIT in a subquery."""
         if select._limit_clause is None and select._offset_clause is not None:
             return f"\n LIMIT {_ALL_ROWS} OFFSET {self._side(select._offset_clause, kw)}"
         text: str = super().limit_clause(select, **kw)
         return text
 
     def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
-        """Compile a set of no rows."""
+        """Compile an empty set."""
         return f"SELECT {', '.join('NULL' for _ in element_types) or 'NULL'} WHERE 1 != 1"
 
 
-# The text of an INSERT: which columns it names, and one column more
+# The text of an INSERT: read its columns, and add one
 
 
 def columns_of(text: str) -> list[str]:
-    """Return the columns that an INSERT names, as they are written there."""
+    """Return the columns of an INSERT, as it spells them."""
     start, end = next(_groups(text), (0, 0))
     return [name.strip() for name in text[start + 1 : end].split(", ")] if end else []
 
 
 def with_column(text: str, name: str, value: str) -> str:
-    """Return an INSERT with one column more, which has the same expression in each row.
+    """Return an INSERT with one more column, which has the same expression in each row.
 
-    It comes first: Ignite makes a query of an INSERT with an expression, which it cannot read
-    itself if the first column is called INDEX.
+    The new column is the first: Ignite turns an INSERT with an expression into a query, and cannot
+    parse that query if the first column is called INDEX.
 
     Args:
         text: `INSERT INTO T (A, B) VALUES (?, ?), (?, ?)`, or the same with a query.
-        name: Of the column, quoted where it needs that.
-        value: Its expression.
+        name: The column's name, quoted if necessary.
+        value: The column's expression.
     """
     groups = list(_groups(text))
     if not groups:
@@ -200,12 +201,12 @@ def with_column(text: str, name: str, value: str) -> str:
 
 
 def _longer(text: str, item: str) -> str:
-    """Put an item before those of a list in parentheses."""
+    """Return a list in parentheses with an item added at the beginning."""
     return f"({item}{', ' if text[1:-1].strip() else ''}{text[1:]}"
 
 
 def _groups(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where each outermost pair of parentheses begins and ends, but for those in quotes."""
+    """Yield the start and end of each outermost pair of parentheses, ignoring quoted text."""
     depth, start, quote = 0, 0, ""
     for at, character in enumerate(text):
         if quote:

@@ -1,10 +1,11 @@
-"""DDL of Ignite: tables with its WITH options and hidden columns, indexes, types.
+"""Compile Ignite's DDL: tables with WITH options and hidden columns, indexes, types.
 
 types -> **ddl** -> compiler, reflection, dialect
 
-A table of Ignite has a primary key, and a further column. One that is made here without a key gets
-`KEY`, a random UUID for each row, which inserts fill; one of keys alone gets `VALUE`, which stays
-null. Reflection leaves both out, so that what was reflected can be made, and written, again.
+A table of Ignite needs a primary key and at least one other column. A table created here without a
+key gets the column `KEY`, which inserts fill with a random UUID for each row. A table with key
+columns only gets the column `VALUE`, which stays null. Reflection omits both, so that a reflected
+table can be created, and written, again.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ def has_hidden_value(table: Any) -> bool:
 
 
 class IgniteDDLCompiler(DDLCompiler):  # type: ignore[misc]
-    """Statements that make and drop tables, views and indexes."""
+    """Compiles statements that create and drop tables, views and indexes."""
 
     def create_table_constraints(self, table: Any, *args: Any, **kw: Any) -> str:
-        """Compile the constraints, behind the columns that Ignite wants beside the table's own."""
+        """Compile the hidden columns that Ignite needs, then the constraints."""
         parts = [super().create_table_constraints(table, *args, **kw)]
         if has_hidden_key(table):
             name = self.preparer.quote(KEY)
@@ -88,39 +89,39 @@ class IgniteDDLCompiler(DDLCompiler):  # type: ignore[misc]
     def _option(self, table: Any, name: str, value: Any) -> str:
         if name == "affinity_key":
             column = table.columns.get(value)
-            # Quoted, Ignite takes the name as it is.
+            # Ignite keeps a quoted name as it is.
             value = self.dialect.denormalize_name(value if column is None else column.name)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if any(mark in text for mark in '",='):
             raise exc.CompileError(f"ignite_{name} of table {table.name} is {text!r}")
         return text
 
-    # What Ignite does not have
+    # Features that Ignite does not have
 
     def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> None:
-        """Leave a foreign key out, with a warning."""
+        """Omit a foreign key, with a warning."""
         self._leave_out("foreign keys", constraint)
 
     def visit_unique_constraint(self, constraint: Any, **kw: Any) -> None:
-        """Leave a unique constraint out, with a warning."""
+        """Omit a unique constraint, with a warning."""
         self._leave_out("unique constraints", constraint)
 
     def visit_check_constraint(self, constraint: Any, **kw: Any) -> None:
-        """Leave a check out, with a warning."""
+        """Omit a check, with a warning."""
         self._leave_out("checks", constraint)
 
     def visit_column_check_constraint(self, constraint: Any, **kw: Any) -> str:
-        """Leave the check of a column out, with a warning."""
+        """Omit the check of a column, with a warning."""
         self._leave_out("checks", constraint)
         return ""
 
     def _leave_out(self, what: str, constraint: Any) -> None:
-        # The parent of a check of one column is that column.
+        # The parent of a single column's check is that column.
         parent = getattr(constraint, "parent", None)
         util.warn(f"Apache Ignite has no {what}: one of {parent} is left out")
 
     def visit_create_index(self, create: Any, *args: Any, **kw: Any) -> str:
-        """Compile an index; one that is unique becomes one that is not, with a warning."""
+        """Compile an index; a unique one becomes an ordinary one, with a warning."""
         index = create.element
         text: str = super().visit_create_index(create, *args, **kw)
         if index.unique:
@@ -134,18 +135,18 @@ class IgniteDDLCompiler(DDLCompiler):  # type: ignore[misc]
 
 
 class IgniteTypeCompiler(GenericTypeCompiler):  # type: ignore[misc]
-    """Types in DDL and CAST."""
+    """Compiles types in DDL and CAST."""
 
     def visit_TINYINT(self, type_: Any, **kw: Any) -> str:  # noqa: N802
         """Compile TINYINT."""
         return "TINYINT"
 
     def visit_uuid(self, type_: Any, **kw: Any) -> str:
-        """Compile a UUID, or the text in which it is kept on request."""
+        """Compile a UUID; with `native_uuid=False` a text."""
         return "UUID" if type_.native_uuid else "CHAR(32)"
 
     def visit_FLOAT(self, type_: Any, **kw: Any) -> str:  # noqa: N802
-        """Compile FLOAT: REAL has no more than 24 binary digits."""
+        """Compile FLOAT: REAL has at most 24 binary digits."""
         return "REAL" if type_.precision is not None and type_.precision <= 24 else "DOUBLE"
 
     def visit_DOUBLE(self, type_: Any, **kw: Any) -> str:  # noqa: N802
@@ -161,7 +162,7 @@ class IgniteTypeCompiler(GenericTypeCompiler):  # type: ignore[misc]
         return self.visit_DECIMAL(type_, **kw)
 
     def visit_DECIMAL(self, type_: Any, **kw: Any) -> str:  # noqa: N802
-        """Compile DECIMAL; without a precision it has any."""
+        """Compile DECIMAL; without a precision it is unlimited."""
         if type_.precision is None:
             return "DECIMAL"
         return f"DECIMAL({type_.precision}, {type_.scale or 0})"
@@ -191,7 +192,7 @@ class IgniteTypeCompiler(GenericTypeCompiler):  # type: ignore[misc]
         return self._limited("VARBINARY", type_.length)
 
     def visit_JSON(self, type_: Any, **kw: Any) -> str:  # noqa: N802
-        """Compile JSON, which is kept as its text."""
+        """Compile JSON, which is stored as text."""
         return "VARCHAR"
 
     def visit_DATETIME(self, type_: Any, **kw: Any) -> str:  # noqa: N802

@@ -1,4 +1,4 @@
-"""`IgniteDialect`: how SQLAlchemy speaks to Apache Ignite.
+"""`IgniteDialect`: SQLAlchemy's dialect for Apache Ignite.
 
 dbapi, types, compiler, ddl, reflection -> **dialect** -> SQLAlchemy
 """
@@ -24,7 +24,7 @@ from ignitetf.sqlalchemy.versions import is_old
 
 __all__ = ["IgniteDialect"]
 
-# Alembic looks for the dialect among the classes that it knows, but for no entry point.
+# Alembic searches the classes that it knows for the dialect; it does not read entry points.
 when_imported("alembic.ddl.impl", lambda module: _add_implementation(module))
 
 _AUTOCOMMIT: Final = "AUTOCOMMIT"
@@ -42,7 +42,7 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
     default_paramstyle = "qmark"
     max_identifier_length = 128
     supports_statement_cache = True
-    # Ignite makes capitals of names that are not quoted.
+    # Ignite converts unquoted names to upper case.
     requires_name_normalize = True
 
     statement_compiler = IgniteCompiler
@@ -55,7 +55,7 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
     inspector = IgniteInspector
     construct_arguments = CONSTRUCT_ARGUMENTS
 
-    # Off, SQLAlchemy writes foreign keys into CREATE TABLE, where they are left out.
+    # If off, SQLAlchemy writes foreign keys into CREATE TABLE, where our compiler omits them.
     supports_alter = False
     supports_native_boolean = True
     supports_native_decimal = True
@@ -75,9 +75,9 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
         """Take the options of `create_engine`.
 
         Args:
-            json_serializer: Makes a text of a value of a JSON column; None for `json.dumps`.
-            json_deserializer: The opposite; None for `json.loads`.
-            **kwargs: As of SQLAlchemy's `DefaultDialect`.
+            json_serializer: Converts a value of a JSON column to text; None for `json.dumps`.
+            json_deserializer: Parses that text; None for `json.loads`.
+            **kwargs: Arguments of SQLAlchemy's `DefaultDialect`.
         """
         super().__init__(**kwargs)
         self._json_serializer = json_serializer
@@ -94,13 +94,13 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
         dbapi: Any = import_dbapi
 
     def create_connect_args(self, url: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Return what a URL says, as arguments of `dbapi.connect`."""
+        """Convert a URL to arguments of `dbapi.connect`."""
         return [], arguments(url)
 
-    # Transactions, of which there are none
+    # Transactions, which Ignite's SQL does not have
 
     def do_rollback(self, dbapi_connection: Any) -> None:
-        """Do nothing: each statement has taken effect already."""
+        """Do nothing: each statement has already taken effect."""
 
     def do_begin_twophase(self, connection: Any, xid: Any) -> None:
         """Refuse it."""
@@ -125,7 +125,7 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
         return _AUTOCOMMIT
 
     def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
-        """Do nothing: SQLAlchemy has checked that it is the only one."""
+        """Do nothing: SQLAlchemy has checked that it is the only level."""
 
     def detect_autocommit_setting(self, dbapi_conn: Any) -> bool:
         """Return True."""
@@ -134,15 +134,15 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
     # The connection
 
     def do_ping(self, dbapi_connection: Any) -> bool:
-        """Ask the cluster for something."""
+        """Send the cluster a small request."""
         with dbapi_connection.cursor() as cursor:
             cursor.execute("SELECT 1")
         return True
 
     def is_disconnect(self, e: Exception, connection: Any, cursor: Any) -> bool:
-        """Whether no node answers any more, or the connection was closed.
+        """Whether all nodes stopped answering, or the connection was closed.
 
-        A connection that was lost is replaced by the client itself, as long as some node answers.
+        The client replaces a lost connection itself, as long as some node answers.
         """
         if isinstance(e, self.dbapi.InterfaceError):
             return "connection is closed" in str(e)
@@ -154,13 +154,13 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
         return tuple(int(number) for number in numbers if number.isdigit())
 
     def _get_default_schema_name(self, connection: Any) -> str:
-        # SQLAlchemy 1.4 has no wrapper around the first one.
+        # SQLAlchemy 1.4 does not wrap the first one.
         raw = getattr(connection.connection, "dbapi_connection", connection.connection)
         found: str = self.normalize_name(raw.schema)
         return found
 
 
-# What `ignite://user:password@host:port/SCHEMA?ca=...` says of a connection
+# Connection settings from `ignite://user:password@host:port/SCHEMA?ca=...`
 
 _NUMBERS: Final = frozenset(
     ("timeout_s", "connect_timeout_s", "request_timeout_s", "idle_timeout_s")
@@ -175,11 +175,11 @@ _NAMES: Final = (
 def arguments(url: Any) -> dict[str, Any]:
     """Return the arguments of `ignitetf.dbapi.connect` for a URL.
 
-    Several nodes are `?host=a:10800&host=b:10800`. A URL without a host takes the profile, the
+    Several nodes are `?host=a:10800&host=b:10800`. A URL without a host uses the profile, the
     environment or the running node.
 
     Raises:
-        ArgumentError: An option is unknown, or its value is none.
+        ArgumentError: An option is unknown, or its value is invalid.
     """
     found: dict[str, Any] = {}
     hosts = [f"[{url.host}]" if ":" in url.host else url.host] if url.host else []
@@ -193,7 +193,7 @@ def arguments(url: Any) -> dict[str, Any]:
     if hosts:
         found["address"] = tuple(hosts)
     if url.database:
-        # As in SQL: a word in small letters is one in capitals.
+        # As in SQL, a lower-case word is the same as an upper-case one.
         found["schema"] = url.database.upper() if url.database.islower() else url.database
     if url.username is not None:
         found["username"] = url.username
@@ -223,17 +223,17 @@ def _value(name: str, text: str) -> Any:
 
 
 def _add_implementation(module: ModuleType) -> None:
-    """Tell Alembic, whose module `alembic.ddl.impl` this is, how to migrate Apache Ignite."""
+    """Define how Alembic migrates Apache Ignite; the argument is the module `alembic.ddl.impl`."""
 
     class IgniteImpl(module.DefaultImpl):  # type: ignore[misc, name-defined]
-        # Alembic registers the class by this.
+        # Alembic registers the class by this attribute.
         __dialect__ = "ignite"
         transactional_ddl = False
 
         def version_table_impl(
             self, *, version_table: str, version_table_schema: str | None, **kwargs: Any
         ) -> Any:
-            """Return the table of the version; not as a key, which Ignite does not change."""
+            """Return the version table, without a key: Ignite cannot update keys."""
             return Table(
                 version_table,
                 MetaData(),

@@ -1,8 +1,8 @@
-"""SQL that gives the beginning of the minute, the week, the quarter ... that a time is in.
+"""SQL that truncates a time to its minute, week, quarter and so on.
 
 **grains** -> superset
 
-H2 1.4.197, which Ignite has, does not have DATE_TRUNC.
+Ignite's SQL parser, H2 1.4.197, does not have DATE_TRUNC.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DAY: Final = "CAST(CAST({col} AS DATE) AS TIMESTAMP)"
 _YEAR: Final = f"DATEADD('DAY', 1 - DAY_OF_YEAR({{col}}), {_DAY})"
 _MINUTES: Final = "60 * HOUR({col}) + MINUTE({col})"
 
-# By duration in ISO 8601; `{col}` stands for a TIMESTAMP or a DATE. Weeks begin on Monday.
+# By duration in ISO 8601; `{col}` is a TIMESTAMP or a DATE. Weeks begin on Monday.
 TIME_GRAINS: Final[Mapping[str | None, str]] = MappingProxyType(
     {
         None: "{col}",

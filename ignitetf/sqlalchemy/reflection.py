@@ -1,9 +1,10 @@
-"""What tables, views, columns, keys and indexes a cluster has, as SQLAlchemy asks for it.
+"""Reflect a cluster's tables, views, columns, keys and indexes for SQLAlchemy.
 
 system views -> **reflection** -> dialect
 
-Source: Apache Ignite 2.17.0. `SYS.TABLE_COLUMNS` has types and defaults in no order, which `SELECT
-*` of no rows has. `INFORMATION_SCHEMA` is H2's own, and fails on tables that a query has in use.
+Source: Apache Ignite 2.17.0. `SYS.TABLE_COLUMNS` has types and defaults, but no order; a `SELECT *`
+without rows has the order. `INFORMATION_SCHEMA` is H2's own, and fails on tables that a query has
+in use.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ignitetf.sqlalchemy.versions import cached
 
 __all__ = ["IgniteInspector", "Reflection"]
 
-# Rows of a view that are looked at for the types of its columns.
+# Rows of a view that are read to find the types of its columns.
 _LOOKED_AT: Final = 64
 _KEY_INDEX: Final = "_key_PK"
 _INDEXED: Final = re.compile(r'"((?:[^"]|"")*)" (ASC|DESC)')
@@ -47,7 +48,7 @@ _CACHE: Final = text(
 
 
 class Reflection:
-    """The part of a dialect that looks into the cluster; mixed into it."""
+    """The part of the dialect that inspects the cluster; a mixin."""
 
     default_schema_name: str | None
     identifier_preparer: Any
@@ -67,7 +68,7 @@ class Reflection:
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Return the views of a schema, among them the data sets of ignitetf.
 
-        A view whose table was dropped stays listed by the node.
+        The node still lists a view whose table was dropped.
         """
         statement = "SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = :s ORDER BY 1"
         return self._normalized(connection, statement, s=self._schema(connection, schema))
@@ -115,7 +116,7 @@ class Reflection:
     def get_columns(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[dict[str, Any]]:
-        """Return the columns in their order; those of a view have the types of its first rows."""
+        """Return the columns in order; a view's types are those of its first rows."""
         self._require(connection, table_name, schema)
         names = self.stored_names(connection, table_name, schema)
         known = {row[0]: row for row in connection.execute(_COLUMNS, names)}
@@ -147,7 +148,7 @@ class Reflection:
             return {**column, "type": of_result(kind), "nullable": True}
         _, java, precision, scale, nullable, default, is_key = known
         found = of_java(java, precision, scale)
-        if default not in (None, "null"):  # Ignite 2.8 writes the second for the first
+        if default not in (None, "null"):  # Ignite 2.8 writes the second instead of the first
             column["default"] = _literal(default, java)
         return {**column, "type": found, "nullable": bool(nullable) and not is_key}
 
@@ -161,7 +162,7 @@ class Reflection:
         rows = connection.execute(_COLUMNS, names)
         keys = [row[0] for row in rows if row[6] and row[0] not in HIDDEN | {"_KEY"}]
         indexes = dict(row[:2] for row in connection.execute(_INDEXES, names))
-        # A key of one column is an index of `_KEY`, of which the proxy knows the column.
+        # A key of one column is an index of `_KEY`; the proxy index names the column.
         told = indexes.get(f"{_KEY_INDEX}_proxy") or indexes.get(_KEY_INDEX) or ""
         order = [name for name, _ in _indexed(told)]
         keys.sort(key=lambda name: order.index(name) if name in order else len(order))
@@ -171,9 +172,9 @@ class Reflection:
     def get_indexes(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[dict[str, Any]]:
-        """Return the indexes but for that of the primary key.
+        """Return the indexes, without that of the primary key.
 
-        To each, Ignite appends the columns of the key; these are left out.
+        Ignite appends the key's columns to each index; they are omitted.
         """
         keys = self.get_pk_constraint(connection, table_name, schema, **kw)["constrained_columns"]
         names = self.stored_names(connection, table_name, schema)
@@ -206,7 +207,7 @@ class Reflection:
     def get_foreign_keys(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Return none: Ignite has no constraints but the primary key."""
+        """Return none: the primary key is Ignite's only constraint."""
         self._require(connection, table_name, schema)
         return []
 
@@ -224,7 +225,7 @@ class Reflection:
     def get_table_options(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> dict[str, Any]:
-        """Return how a table's cache is kept, as the options that `Table` takes."""
+        """Return the options of a table's cache, as options of `Table`."""
         self._require(connection, table_name, schema)
         names = self.stored_names(connection, table_name, schema)
         if (row := connection.execute(_CACHE, names).first()) is None:
@@ -242,25 +243,25 @@ class Reflection:
     # Names
 
     def normalize_name(self, name: Any) -> Any:
-        """Return a name of the cluster as SQLAlchemy has it; the dialect does it."""
+        """Convert a name of the cluster to SQLAlchemy's spelling; the dialect implements it."""
         return super().normalize_name(name)  # type: ignore[misc]
 
     def denormalize_name(self, name: Any) -> Any:
-        """Return a name of SQLAlchemy as the cluster has it; the dialect does it."""
+        """Convert a name of SQLAlchemy to the cluster's spelling; the dialect implements it."""
         return super().denormalize_name(name)  # type: ignore[misc]
 
     def _names(self, connection: Any, statement: str, **values: Any) -> list[str]:
-        """Return the names that a statement finds, as the cluster has them."""
+        """Return the names that a statement finds, in the cluster's spelling."""
         return [row[0] for row in connection.execute(text(statement), values)]
 
     def _normalized(self, connection: Any, statement: str, **values: Any) -> list[str]:
         return [self.normalize_name(name) for name in self._names(connection, statement, **values)]
 
     def stored_names(self, connection: Any, name: str, schema: str | None) -> dict[str, str]:
-        """Return schema (`s`) and name (`t`) of a table or view as the cluster has them.
+        """Return schema (`s`) and name (`t`) of a table or view in the cluster's spelling.
 
-        SQLAlchemy takes small letters for capitals. Where there is no such table in capitals, but
-        one in small letters, this is it, so that names from a list can be given as plain text.
+        SQLAlchemy treats lower case as upper case. If no table has the upper-case name but one has
+        the lower-case name, that table is used, so that names from a list work as plain text.
         """
         found = self._schema(connection, schema)
         there = (
@@ -291,14 +292,14 @@ class Reflection:
 
 
 class IgniteInspector(Inspector):  # type: ignore[misc]
-    """SQLAlchemy's inspector, which gives reflected tables the names that the cluster has."""
+    """SQLAlchemy's inspector; reflected tables get the cluster's spelling of their names."""
 
     def reflect_table(self, table: Any, *args: Any, **kwargs: Any) -> None:
-        """Fill a table with the columns, keys and indexes of the one in the cluster."""
+        """Fill a table with the columns, keys and indexes of the cluster's table."""
         dialect = self.dialect
         with self._operation_context() as connection:
             names = dialect.stored_names(connection, table.name, table.schema)
-        # In small letters they are quoted from now on.
+        # From now on lower-case names are quoted.
         table.name = dialect.normalize_name(names["t"])
         if table.schema is not None:
             table.schema = dialect.normalize_name(names["s"])
@@ -306,12 +307,12 @@ class IgniteInspector(Inspector):  # type: ignore[misc]
 
 
 def _indexed(told: str | None) -> list[tuple[str, str]]:
-    """Return the columns of an index, as `"A" ASC, "B" DESC`, with their order; none if not told."""
+    """Return an index's columns with their order, from `"A" ASC, "B" DESC`; none if unknown."""
     return [(name.replace('""', '"'), order) for name, order in _INDEXED.findall(told or "")]
 
 
 def _literal(default: str, java: str) -> str:
-    """Return a default, which the node tells without quotes, as SQL."""
+    """Return a default as SQL; the node reports it without quotes."""
     number = java.startswith("java.lang.") and java != "java.lang.String"
     if number or java == "java.math.BigDecimal":
         return default

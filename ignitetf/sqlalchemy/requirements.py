@@ -1,4 +1,4 @@
-"""What SQLAlchemy's own suite may expect of the dialect: only what differs from its defaults.
+"""The dialect's features for SQLAlchemy's own suite, as far as they differ from its defaults.
 
 **requirements** -> SQLAlchemy's suite, in tests/contract
 """
@@ -14,7 +14,7 @@ from sqlalchemy.testing.requirements import SuiteRequirements
 
 __all__ = ["LACKS", "OFFERS", "Requirements"]
 
-# What the suite takes for granted, and why it is not there.
+# Features that the suite assumes, and why the dialect does not have them.
 LACKS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "autoincrement_insert": "no autoincrement",
@@ -35,7 +35,7 @@ LACKS: Final[Mapping[str, str]] = MappingProxyType(
         "symbol_names_w_double_quote": "a table whose column has a quote cannot be dropped",
     }
 )
-# What it does not take for granted, and is there.
+# Features that it does not assume and the dialect has.
 OFFERS: Final = (
     "binary_literals",
     "date_historic",

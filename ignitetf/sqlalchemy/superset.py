@@ -1,4 +1,4 @@
-"""How Apache Superset speaks to Ignite: an engine spec, which Superset finds by its entry point.
+"""An engine spec of Apache Superset for Ignite; Superset finds it by its entry point.
 
 grains, dialect -> **superset** -> Apache Superset
 """
@@ -21,7 +21,7 @@ from ignitetf.sqlalchemy.grains import TIME_GRAINS
 
 __all__ = ["IgniteEngineSpec"]
 
-# What the statements of a cursor begin with, by which another process finds them.
+# A cursor's statements begin with this mark, by which another process finds them.
 _marks: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
@@ -35,14 +35,14 @@ class IgniteEngineSpec(BaseEngineSpec):  # type: ignore[misc]
     sqlalchemy_uri_placeholder = "ignite://user:password@host:port/SCHEMA"
 
     _time_grain_expressions: ClassVar[dict[str | None, str]] = dict(TIME_GRAINS)
-    # Names without quotes become capitals in answers.
+    # Unquoted names are upper case in answers.
     allows_alias_in_orderby = True
     allows_sql_comments = True
     supports_dynamic_schema = False
 
     @classmethod
     def fetch_data(cls, cursor: Any, limit: int | None = None) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement, of one that changes rows none."""
+        """Return the rows of a statement; none if it changes rows."""
         return super().fetch_data(cursor, limit) if cursor.description else []
 
     @classmethod
@@ -60,7 +60,7 @@ class IgniteEngineSpec(BaseEngineSpec):  # type: ignore[misc]
     def cancel_query(cls, cursor: Any, query: Any, cancel_query_id: str) -> bool:
         """Stop the statement with this mark; return whether a node had it.
 
-        A node only tells its own statements, so every address of the connection is asked.
+        A node lists only its own statements, so every address of the connection is queried.
         """
         settings = cursor.connection.client().settings
         found = False
@@ -74,10 +74,10 @@ class IgniteEngineSpec(BaseEngineSpec):  # type: ignore[misc]
 
     @classmethod
     def df_to_sql(cls, database: Any, table: Any, df: Any, to_sql_kwargs: dict[str, Any]) -> None:
-        """Write a frame to a table, under the name that SQLAlchemy has for it.
+        """Write a frame to a table, by SQLAlchemy's spelling of its name.
 
-        pandas looks for a present table among those names, where it does not find a name in
-        capitals.
+        pandas searches for an existing table by that spelling; it would not find an upper-case
+        name.
         """
         name = IgniteDialect().normalize_name(table.table)
         super().df_to_sql(database, replace(table, table=name), df, to_sql_kwargs)
@@ -96,12 +96,12 @@ class IgniteEngineSpec(BaseEngineSpec):  # type: ignore[misc]
 
     @classmethod
     def epoch_to_dttm(cls) -> str:
-        """Return seconds since 1970 as a time, in SQL."""
+        """Return SQL that converts seconds since 1970 to a time."""
         return "DATEADD('SECOND', {col}, TIMESTAMP '1970-01-01 00:00:00')"
 
 
 def _stop(client: Client, mark: str) -> bool:
-    """Stop what begins with this mark on the node of a client; return whether there was something."""
+    """Stop the statements with this mark on a client's node; return whether there were any."""
     running = client.sql("SELECT QUERY_ID, SQL FROM SYS.SQL_QUERIES").fetchall()
     marked = [number for number, statement in running if statement.startswith(mark)]
     for number in marked:

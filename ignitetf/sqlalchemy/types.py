@@ -44,11 +44,11 @@ class _Uuid(versions.Uuid):  # type: ignore[misc]
 
 
 class _DateTime(types.DateTime):  # type: ignore[misc]
-    """A TIMESTAMP, which is in UTC and has no zone; with `timezone=True` Python's have UTC."""
+    """A TIMESTAMP in UTC, without a zone; with `timezone=True` Python's values have UTC."""
 
     def bind_processor(self, dialect: Any) -> Process | None:
         def process(value: Any) -> Any:
-            # A day is its first moment; other drivers take it so, too.
+            # A date means its first moment, as in other drivers.
             if type(value) is datetime.date:
                 return datetime.datetime.combine(value, datetime.time())
             return value
@@ -104,7 +104,7 @@ _OF_JAVA: Final[Mapping[str, Any]] = MappingProxyType(
         "java.sql.Blob": types.VARBINARY,
     }
 )
-# What the columns of a result are called, where there is no class of Java.
+# Types of a result's columns that have no Java class, by name.
 _OF_RESULT: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "BOOLEAN": types.BOOLEAN,
@@ -127,12 +127,12 @@ _OF_RESULT: Final[Mapping[str, Any]] = MappingProxyType(
 
 
 def of_java(name: str, precision: int | None, scale: int | None) -> Any:
-    """Return the type of a column by its class in Java; NullType for one that is no type of SQL.
+    """Return the type of a column by its Java class; NullType if SQL has no such type.
 
     Args:
-        name: Of the class, `java.lang.Integer`; a word without a package is in `java.lang`.
+        name: Name of the class, such as `java.lang.Integer`; the default package is `java.lang`.
         precision: Digits, characters or bytes; -1 or None for no limit.
-        scale: Digits behind the point; -1 or None for none given.
+        scale: Digits after the decimal point; -1 or None if not given.
     """
     size = precision if precision is not None and precision > 0 else None
     if name == "java.lang.String":
@@ -141,7 +141,7 @@ def of_java(name: str, precision: int | None, scale: int | None) -> Any:
         return types.VARBINARY(size)
     if name == "java.math.BigDecimal":
         return types.DECIMAL(size, scale if size and scale is not None and scale >= 0 else None)
-    # System views say `int` for java.lang.Integer.
+    # System views write `int` for java.lang.Integer.
     return _OF_JAVA.get(_BOXED.get(name, name), types.NullType)()
 
 

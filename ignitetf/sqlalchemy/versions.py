@@ -1,4 +1,4 @@
-"""What SQLAlchemy 1.4, which Apache Superset needs, does not have, or calls otherwise.
+"""Support for SQLAlchemy 1.4, which Apache Superset needs: missing or renamed names.
 
 **versions** -> types, ddl, dialect
 """
@@ -19,14 +19,14 @@ is_old: Final = sqlalchemy.__version__.startswith("1.")
 
 
 def cached(function: Any) -> Any:
-    """Return a method of a dialect whose answers SQLAlchemy's inspector keeps."""
+    """Return a dialect's method whose results SQLAlchemy's inspector caches."""
     if is_old:
-        function.__annotations__ = {}  # SQLAlchemy cuts the end off one that is a text
+        function.__annotations__ = {}  # SQLAlchemy truncates an annotation that is a text
     return reflection.cache(function)
 
 
 def autoincrement_column(table: Any) -> Any:
-    """Return the column that the database is to number; None if there is none."""
+    """Return the column that the database should number; None if there is none."""
     return table._autoincrement_column if is_old else table.autoincrement_column
 
 
@@ -51,5 +51,5 @@ def _old_types() -> tuple[Any, Any]:
 
 
 UUID, DOUBLE = _old_types() if is_old else (types.UUID, types.DOUBLE)
-# The one that is portable.
+# The portable one.
 Uuid: Final[Any] = UUID if is_old else types.Uuid
