@@ -58,7 +58,7 @@ _ALL_ROWS: Final = 1_000_000_000
 
 
 class IgnitePreparer(IdentifierPreparer):  # type: ignore[misc]
-    """Names: those in small letters are written as they are, and Ignite makes capitals of them."""
+    """Quotes names; lower-case ones stay unquoted, and Ignite converts them to upper case."""
 
     reserved_words = _RESERVED
 
@@ -67,7 +67,7 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
     """Compiles queries and statements that change rows."""
 
     def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> str:
-        """Compile an insert; as `MERGE`, and with a hidden key, where it is one."""
+        """Compile an insert; `merge` gives a `MERGE`. Fill a hidden key."""
         text: str = super().visit_insert(insert_stmt, *args, **kw)
         table = insert_stmt.table
         if isinstance(table, Table):

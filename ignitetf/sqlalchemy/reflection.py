@@ -283,7 +283,7 @@ class Reflection:
         return names[0]
 
     def _spellings(self, name: str) -> list[str]:
-        """Return how the cluster may spell a name, as SQLAlchemy has it; the likeliest first."""
+        """Return the possible spellings of a SQLAlchemy name; the likeliest first."""
         return list(dict.fromkeys((str(self.denormalize_name(name)), str(name))))
 
     def _require(self, connection: Any, table_name: str, schema: str | None) -> None:

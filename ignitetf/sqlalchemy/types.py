@@ -104,7 +104,7 @@ _OF_JAVA: Final[Mapping[str, Any]] = MappingProxyType(
         "java.sql.Blob": types.VARBINARY,
     }
 )
-# Types of a result's columns that have no Java class, by name.
+# Types of a result's columns by their SQL names, for results without Java classes.
 _OF_RESULT: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "BOOLEAN": types.BOOLEAN,

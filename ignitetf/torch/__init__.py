@@ -1,4 +1,4 @@
-"""Data sets for PyTorch: rows by number, and the epochs of `open_rows`; no TensorFlow.
+"""Data sets for PyTorch: rows by number, and the epochs of `open_rows`; without TensorFlow.
 
     from ignitetf.torch import IterableDataset, MapDataset
 

@@ -1,11 +1,11 @@
-"""`IterableDataset`: epochs of a data set, dealt out to ranks and worker processes.
+"""`IterableDataset`: epochs of a data set, divided among ranks and worker processes.
 
 process rows -> turns -> tensors -> **iterable**
 
 Ranks of `torch.distributed` are the workers of `open_rows`. The worker processes of a rank's loader
-divide the rank's rows. By keys they take turns batch by batch, as the loader asks them in turn, so
-the rank gets the same batches from any number of processes. A scan gives each of them partitions of
-its own.
+divide the rank's rows. With an order by key they take turns, a batch each, in the order in which
+the loader requests batches. So the rank gets the same batches from any number of processes. With a
+scan each process reads its own partitions.
 """
 
 from __future__ import annotations
@@ -46,21 +46,22 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
             train.set_epoch(epoch)
             for image, label in loader: ...
 
-    Each row comes once over all ranks and worker processes. With `batch_size`, or `global_batch`,
-    and an order by key, the batches are the same for any number of worker processes. By a scan, or
-    row by row, their number decides which rows are in a batch.
+    Each row is returned once over all ranks and worker processes. With `batch_size`, or
+    `global_batch`, and an order by key, the batches are the same for any number of worker
+    processes. With a scan, or row by row, this number decides which rows are in a batch.
 
     Values are tensors in the structure of `IgniteDataset`: see `tensors.tensors_of`.
 
     Args:
         source: Name of the data set, or opened rows.
         address: Node or nodes, as for `open_rows`.
-        batch_size: Rows of a batch, for a loader with `batch_size=None`; None for single rows, or
-            with `global_batch` for this rank's part of each step.
+        batch_size: Rows of a batch, for a loader with `batch_size=None`. None returns single rows
+            or, with `global_batch`, this rank's part of each step.
         drop_last: Leave out a last batch with fewer rows.
         as_supervised: Elements are `(features, label)`, where the label is the field LABEL.
-        **arguments: Those of `open_rows`. `shard` is by default this rank of `torch.distributed`,
-            or `RANK` and `WORLD_SIZE` as torchrun sets them, when the data set is made.
+        **arguments: Arguments of `open_rows`. The default `shard` is this rank of
+            `torch.distributed`, or `RANK` and `WORLD_SIZE` as torchrun sets them, when the data set
+            is created.
 
     Raises:
         ConfigError: An argument is unusable.
@@ -100,20 +101,20 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
             raise ConfigError("drop_last= of single rows", hint="pass it to the DataLoader")
         self._length = _length(rows, self._size, drop_last)
         self._rows = ProcessRows(rows)
-        # Shared, because worker processes that outlive an epoch have copies of the data set.
+        # Shared, because worker processes that outlive an epoch hold copies of the data set.
         self._epoch = torch.tensor(rows.position.epoch).share_memory_()
         self._loaded: dict[str, Any] | None = None
         self._latest: _Iteration | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # An iteration has connections; another process begins one of its own.
+        # An iteration holds connections; another process starts its own iteration.
         return {**self.__dict__, "_latest": None}
 
     def __len__(self) -> int:
-        """Return the batches, or rows, that this rank reads in an epoch.
+        """Return the number of batches, or rows, that this rank reads in an epoch.
 
         Raises:
-            TypeError: It depends on the number of worker processes, or only reading can tell.
+            TypeError: It depends on the number of worker processes, or is known only after reading.
         """
         if self._length is None:
             raise TypeError(
@@ -135,15 +136,16 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
         """Return the state of the training after `batches` batches, or rows, of this epoch.
 
         Args:
-            batches: What each rank has trained on, whatever number of worker processes read it.
+            batches: Number of batches that each rank has trained on, for any number of worker
+                processes.
 
         Returns:
             A JSON object of less than 1 KB for `resume`, also with another number of ranks and
             worker processes.
 
         Raises:
-            ConfigError: By a scan, where the number of worker processes decides; or the batches of
-                different ranks do not end with one step there.
+            ConfigError: The order is a scan, where the position depends on the number of worker
+                processes; or the ranks' batches do not end at the same step there.
         """
         rows = self._from_here()
         if not isinstance(rows.order, KeyOrder):
@@ -152,10 +154,9 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
         return rows.state(min(done, len(rows)))
 
     def resume(self, state: dict[str, Any]) -> IterableDataset:
-        """Return this data set from the place where `state` was taken.
+        """Return this data set continued from `state`.
 
-        Its epoch is that of the state, of which it reads what is left; those that `set_epoch` then
-        sets it reads whole.
+        It reads the rest of the state's epoch. Epochs set later with `set_epoch` are read whole.
 
         Raises:
             ConfigError: The state belongs to another cache or way of reading, or is not a state.
@@ -167,14 +168,14 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far this process has come, for `StatefulDataLoader`.
+        """Return the position of this process, for `StatefulDataLoader`.
 
-        It is that of the iteration that was begun last.
+        It is the position of the iteration that was started last.
         """
         return (self._latest or self._iteration(None)).state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next iteration of this process go on where `state_dict` was taken.
+        """Make the next iteration of this process continue from a `state_dict`.
 
         Raises:
             ConfigError: The state belongs to another cache or way of reading, or is not a state.
@@ -186,7 +187,7 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
         self._loaded = state
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator of the batches, or rows, that this process reads of the epoch."""
+        """Return an iterator over this process's batches, or rows, of the epoch."""
         self._latest = self._iteration(self._loaded)
         self._loaded = None
         return self._elements(self._latest)
@@ -204,7 +205,7 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
             rows.reader.client.release_idle()
 
     def _from_here(self) -> EpochRows:
-        """Return this rank's rows of the epoch that is set."""
+        """Return this rank's rows of the current epoch."""
         rows = self._rows.get()
         epoch = int(self._epoch)
         return rows if epoch == rows.position.epoch else rows.at(Position(epoch))
@@ -219,14 +220,14 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
 
 
 class _Iteration:
-    """What one process reads of an epoch, and how far it has come.
+    """One process's part of an epoch, and its position in it.
 
     Args:
-        rows: The rank's rows, by a scan those of this process.
+        rows: The rank's rows; with a scan, the rows of this process.
         size: Rows of a batch; None for single rows.
         drop_last: Leave out a last batch with fewer rows.
         process: Which of the rank's processes this one is.
-        done: Batches, or single rows, that it has handed over.
+        done: Number of batches, or single rows, that it has returned.
     """
 
     def __init__(
@@ -244,7 +245,7 @@ class _Iteration:
         drop_last: bool,
         process: Shard,
     ) -> _Iteration:
-        """Return the rest of the iteration of which `state` was taken."""
+        """Return the rest of the iteration that produced `state`."""
         mine = {"process": [process.index, process.count], "size": size, "drop_last": drop_last}
         if set(state) != {"rows", "done", *mine}:
             raise ConfigError("not a state of an IterableDataset", hint=_HINT)
@@ -259,7 +260,7 @@ class _Iteration:
         return self.rows.state()
 
     def state(self) -> dict[str, Any]:
-        """Return the state of which `of` makes the rest of this iteration."""
+        """Return the state from which `of` makes the rest of this iteration."""
         return {
             "rows": self._start,
             "process": [self._process.index, self._process.count],
@@ -287,7 +288,7 @@ class _Iteration:
 
 
 def _of_process(rows: EpochRows, process: Shard) -> EpochRows:
-    """Return the rows of one of a rank's processes; by keys those of the rank, read in turns."""
+    """Return one process's rows; with an order by key all rows of the rank, read in turns."""
     if isinstance(rows.order, KeyOrder) or process.count == 1:
         return rows
     rank, count = rows.shard, process.count
@@ -295,7 +296,7 @@ def _of_process(rows: EpochRows, process: Shard) -> EpochRows:
 
 
 def _batch_rows(rows: EpochRows, batch_size: int | None) -> int | None:
-    """Return this rank's rows in a batch; None if elements are single rows."""
+    """Return the number of this rank's rows in a batch; None if elements are single rows."""
     order = rows.order
     if not isinstance(order, KeyOrder) or order.global_batch is None:
         return batch_size
@@ -303,7 +304,7 @@ def _batch_rows(rows: EpochRows, batch_size: int | None) -> int | None:
 
 
 def _length(rows: EpochRows, size: int | None, drop_last: bool) -> int | None:
-    """Return the batches, or rows, over all worker processes; None if that is unknown."""
+    """Return the number of batches, or rows, over all worker processes; None if unknown."""
     if size is None:
         return rows.length
     if not isinstance(rows.order, KeyOrder):
@@ -312,7 +313,7 @@ def _length(rows: EpochRows, size: int | None, drop_last: bool) -> int | None:
 
 
 def _rank() -> tuple[int, int] | None:
-    """Return the rank of this process and the number of ranks; None if there is one."""
+    """Return the rank of this process and the number of ranks; None without a group of ranks."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

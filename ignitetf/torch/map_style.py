@@ -25,10 +25,10 @@ class MapDataset(Dataset):  # type: ignore[misc]
         images = MapDataset("MNIST_TRAIN", as_supervised=True)
         for image, label in DataLoader(images, batch_size=128, shuffle=True, num_workers=4): ...
 
-    Row i is the i-th in the order of the keys, which for loaded data is that of the source, in
-    every process and for any number of workers. The loader's sampler decides which rows come when.
-    A batch is one request. Each process has connections of its own, so the loader may fork or
-    spawn workers, also after rows were read.
+    Row i is the i-th in the order of the keys, in every process and for any number of workers. For
+    loaded data this is the order of the source. The loader's sampler decides the order of reading.
+    A batch is one request. Each process has its own connections, so the loader may fork or spawn
+    workers, even after rows were read.
 
     Values are tensors in the structure of `IgniteDataset`: see `tensors.tensors_of`.
 
@@ -36,8 +36,8 @@ class MapDataset(Dataset):  # type: ignore[misc]
         source: Name of the data set, or opened rows.
         address: Node or nodes, as for `open_rows`.
         as_supervised: Rows are `(features, label)`, where the label is the field LABEL.
-        **arguments: Those of `open_rows` that choose rows and fields: `fields`, `where`, `nulls`,
-            `settings`, ...
+        **arguments: Arguments of `open_rows` that choose rows and fields: `fields`, `where`,
+            `nulls`, `settings`, ...
 
     Raises:
         ConfigError: The rows cannot be read by key, or an argument is about their order.
@@ -74,7 +74,7 @@ class MapDataset(Dataset):  # type: ignore[misc]
         return self.__getitems__([operator.index(index)])[0]
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        """Return several rows, in the order asked for, by one request.
+        """Return several rows in the given order, by one request.
 
         Raises:
             OutOfRange: A number is beyond the last row (an IndexError).
@@ -88,10 +88,10 @@ class MapDataset(Dataset):  # type: ignore[misc]
         return [with_label(record, self._label) for record in records]
 
     def collate(self, records: Sequence[Any]) -> Any:
-        """Make a batch of rows, as `collate_fn` of a loader.
+        """Combine rows into a batch, as `collate_fn` of a loader.
 
-        Tensors of one shape are stacked; texts and arrays of varying length are lists, which
-        PyTorch's own function refuses where lengths differ.
+        Tensors of one shape are stacked. Texts and arrays of varying length become lists; PyTorch's
+        own function refuses differing lengths.
         """
         rows = self._rows.get()
         values = {n: node for n, node in rows.values.items() if n != self._label}

@@ -17,8 +17,8 @@ from ignitetf.read.export import DenseNode, Node, Ragged, StructNode
 
 __all__ = ["records_of", "stacked", "tensors_of"]
 
-# PyTorch has uint16, uint32 and uint64 in name only: it cannot even add them. The first two fit
-# into the next wider type; uint64 stays, because no other type has all its values.
+# PyTorch names uint16, uint32 and uint64 but cannot compute with them, not even add. The first two
+# become the next wider type; uint64 stays, because no other type has all its values.
 _WIDER: Final[dict[Any, np.dtype[Any]]] = {
     np.dtype("u2"): np.dtype("i4"),
     np.dtype("u4"): np.dtype("i8"),
@@ -29,9 +29,9 @@ def tensors_of(columns: Any) -> Any:
     """Convert columns, in the structure that `export.columns_of` gives them.
 
     Returns:
-        Numbers: a tensor `[n, *shape]` that shares the memory of the column if that is without gaps
-            and may be written to; uint16 becomes int32 and uint32 int64. Texts: a list of `bytes`.
-            Lists: a list with the tensor (or list) of each record. Objects and maps: a dict.
+        Numbers: a tensor `[n, *shape]`. It shares the column's memory if that is contiguous and
+            writable. uint16 becomes int32 and uint32 int64. Texts: a list of `bytes`. Lists: a list
+            with the tensor (or list) of each record. Objects and maps: a dict.
     """
     if isinstance(columns, dict):
         return {name: tensors_of(column) for name, column in columns.items()}
@@ -43,10 +43,10 @@ def tensors_of(columns: Any) -> Any:
 
 
 def _own(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array if PyTorch can take it as it is, else a copy.
+    """Return the array if PyTorch can use it as it is, otherwise a copy.
 
-    Columns with gaps are copied, too: sent to another process, a tensor takes all the memory
-    between its first and its last value with it.
+    Columns with gaps are copied, too: a tensor sent to another process includes all memory between
+    its first and its last value.
     """
     wider = _WIDER.get(array.dtype)
     if wider is not None:
@@ -67,7 +67,7 @@ def _between(values: Any, start: int, stop: int) -> Any:
 
 
 def records_of(tensors: Any) -> list[Any]:
-    """Take apart what `tensors_of` returned: one structure for each record, over the same memory."""
+    """Split the result of `tensors_of` into one structure for each record, over the same memory."""
     if isinstance(tensors, dict):
         parts = {name: records_of(column) for name, column in tensors.items()}
         rows = zip(*parts.values(), strict=True)
@@ -76,7 +76,7 @@ def records_of(tensors: Any) -> list[Any]:
 
 
 def stacked(node: Node, records: Iterable[Any]) -> Any:
-    """Put the values that records have of one field together: the inverse of `records_of`."""
+    """Combine the records' values of one field: the inverse of `records_of`."""
     if isinstance(node, StructNode):
         found = list(records)
         return {name: stacked(inner, [r[name] for r in found]) for name, inner in node.fields}

@@ -2,6 +2,6 @@
 
 request -> guard -> app -> worker thread -> **views** -> templates
 
-Pages are made on the server; the script in them only repeats requests. Everything is read from the
-cluster when it is asked for, in pieces whose size does not depend on that of the data set.
+Pages are rendered on the server; their script only repeats requests. Data are read from the cluster
+on request, in pieces whose size does not depend on the size of the data set.
 """

@@ -1,4 +1,4 @@
-"""What goes on in the cluster: training jobs, their output, and what they read.
+"""Activity in the cluster: training jobs, their output, and what they read.
 
 job records -> **activity** -> page
 """
@@ -25,7 +25,7 @@ _LOG_LINES: Final = 200
 
 @dataclass(frozen=True)
 class Epoch:
-    """What the workers of a job read of one epoch of a data set, together."""
+    """The part of one epoch of a data set that a job's workers have read together."""
 
     cache: str
     epoch: int
@@ -40,9 +40,9 @@ class JobView:
 
     Attributes:
         job: Its record.
-        workers: The last status of each worker, and whether it gave a sign of life since.
-        epochs: What they read, the latest last.
-        stopping: Who asked for its end; None if nobody did.
+        workers: The last status of each worker, and whether the worker is alive.
+        epochs: The epochs that they read, the latest last.
+        stopping: Who requested its end; None if nobody did.
     """
 
     job: Job
@@ -52,12 +52,12 @@ class JobView:
 
     @property
     def rows_per_s(self) -> float:
-        """Rows a second of all workers that live."""
+        """Rows per second of all living workers."""
         return sum(w.rows_per_s for w, alive in self.workers if alive)
 
 
 def recent_jobs(client: Client) -> list[JobView]:
-    """Return the jobs that run and the latest others, the newest first."""
+    """Return the running jobs and the latest others, the newest first."""
     store = JobStore(client)
     jobs = store.jobs()
     shown = [j for n, j in enumerate(jobs) if n < _RECENT or j.state not in ENDED]

@@ -1,4 +1,4 @@
-"""The application: which address is which view, and what an error looks like.
+"""The application: maps addresses to views and renders errors.
 
 guard -> **app** -> worker thread -> views
 """
@@ -81,14 +81,14 @@ def make_app(cluster: Cluster, known: Secrets, port: int, *, write: bool = False
     """Return the application.
 
     Args:
-        cluster: What it shows.
-        known: What a browser has to know.
+        cluster: The cluster that it shows.
+        known: Secrets that a browser must present.
         port: Port of the server.
         write: Whether it may change anything.
     """
     pages = Pages(known.form, write, ", ".join(cluster.settings.addresses))
     site = _Site(cluster, pages, known, write)
-    # A change comes first: its address may be that of a page, too.
+    # Changes are matched first, because a page may have the same address.
     changes = _CHANGES if write else {}
     routes = [
         *(Route(path, site.change(view), methods=["POST"]) for path, view in changes.items()),
@@ -100,7 +100,7 @@ def make_app(cluster: Cluster, known: Secrets, port: int, *, write: bool = False
 
 
 class _Site:
-    """Runs views in worker threads and makes pages of their errors."""
+    """Runs views in worker threads and renders their errors as pages."""
 
     def __init__(self, cluster: Cluster, pages: Pages, known: Secrets, write: bool) -> None:
         self._cluster, self._pages, self._known, self._write = cluster, pages, known, write
@@ -142,7 +142,7 @@ class _Site:
             if status == 500:
                 log.exception("%s", request.url.path)
             if request.headers.get("hx-request") and request.url.path != "/up":
-                # In its place the page says so, and goes on asking.
+                # The part that failed shows the error, and the page continues to request it.
                 return self._pages.page("lost.html", reason=reason, hint=hint)
             return self._pages.page(
                 "error.html", status, section=None, title=title, reason=reason, hint=hint,
@@ -158,7 +158,7 @@ class _Site:
 
 
 def _explained(error: Exception) -> tuple[int, str, str, str]:
-    """Return status, title, reason and hint of an error."""
+    """Return the status, title, reason and hint of an error."""
     if isinstance(error, IgniteTFError):
         hint = error.hint or ""
         if isinstance(error, _GONE):
@@ -194,8 +194,8 @@ async def _static(request: Request) -> Response:
     return Response(found[0], media_type=found[1], headers=headers)
 
 
-# Threads in which requests wait for the cluster, so that the server itself never does. They are
-# daemons: a thread that waits for a node does not hold up the end of the program.
+# Requests wait for the cluster in these threads, so that the server itself never waits. They are
+# daemons: a thread that waits for a node does not delay the end of the program.
 
 T = TypeVar("T")
 THREADS: Final = 8
@@ -206,7 +206,7 @@ class Workers:
     """A fixed number of threads and a bounded queue before them.
 
     Args:
-        limit_s: Seconds after which a caller is told that it took too long.
+        limit_s: Seconds after which a caller gets RequestTimeout.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -219,8 +219,9 @@ class Workers:
         """Run a function in a thread and return its result.
 
         Raises:
-            ServerOverloaded: Too many others wait.
-            RequestTimeout: It took longer than the limit; it goes on unobserved to its own end.
+            ServerOverloaded: Too many other requests are waiting.
+            RequestTimeout: It took longer than the limit. It continues in the background, and its
+                result is ignored.
         """
         future: Future[T] = Future()
         try:

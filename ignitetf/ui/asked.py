@@ -19,14 +19,14 @@ _LONGEST: Final = 4_000
 
 @dataclass(frozen=True)
 class Asked:
-    """What a browser asks for.
+    """A browser's request.
 
     Attributes:
         cluster: The cluster.
-        pages: Makes the answer.
+        pages: Renders the answer.
         params: The parameters of the address.
         write: Whether changes are allowed.
-        form: The fields of a form that changes something, already found to be one of ours.
+        form: The fields of a form that changes something; the form was verified to be ours.
     """
 
     cluster: Cluster
@@ -47,7 +47,7 @@ class Asked:
         return found[0] if found else None
 
     def text(self, name: str) -> str:
-        """Return a parameter that must be there; raises ConfigError if it is not."""
+        """Return a required parameter; raises ConfigError if it is missing."""
         found = self.optional(name)
         if found is None:
             raise ConfigError(f"the address has no {name}=", hint="go back to the first page")

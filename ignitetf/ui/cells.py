@@ -1,4 +1,4 @@
-"""Values as they stand in a table: short, and of a kind that decides how they look."""
+"""Values as table cells: short texts with a kind that decides their style."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cell:
 
 
 def cell(value: Any) -> Cell:
-    """Return a value as it stands in a table."""
+    """Return a value as a table cell."""
     if value is None:
         return Cell("null", "null")
     if isinstance(value, (bool, np.bool_)):
@@ -49,7 +49,7 @@ def cell(value: Any) -> Cell:
 
 
 def full_text(value: Any) -> str:
-    """Return a value as it stands on its own page; what is very long is cut."""
+    """Return a value as text for its own page; a very long one is truncated."""
     if isinstance(value, bytes):
         return f"{bytes_text(len(value))}: {value[:256].hex(' ')}{' …' if len(value) > 256 else ''}"
     if isinstance(value, np.ndarray):
@@ -70,7 +70,7 @@ def bytes_text(size: float) -> str:
 
 
 def count_text(count: float | None) -> str:
-    """Return a number with separators, `–` for one that is not known."""
+    """Return a number with separators; `–` if it is unknown."""
     return "–" if count is None else f"{count:,.0f}"
 
 

@@ -1,9 +1,9 @@
-"""`Cluster`: the connections of the page's requests, and what is kept between them.
+"""`Cluster`: the connections of the page's requests, and caches shared by them.
 
 settings -> **cluster** -> views
 
-SQL of one client goes over one connection, a statement at a time. So each request borrows a client
-of its own, and a long statement of one window holds up no other.
+A client runs its SQL over one connection, a statement at a time. So each request borrows its own
+client, and a long statement in one window does not delay another window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ignitetf.settings import Settings
 __all__ = ["Cluster"]
 
 _MOST_IDLE: Final = 8
-# Statements of users at a time; the other threads remain for everything else.
+# Limit on concurrent statements of users; the other threads remain for other requests.
 _MOST_STATEMENTS: Final = 4
 _OPEN_DATA_SETS: Final = 32
 _SAMPLES: Final = 64
@@ -35,13 +35,13 @@ class Cluster:
     """The cluster that the pages show.
 
     Args:
-        settings: Where it is.
+        settings: How to connect to it.
 
     Attributes:
         settings: The same.
         opened: Data sets that are open, by name and version.
-        samples: Histograms, by name and version.
-        figures: What all windows ask for again and again, for a moment.
+        samples: Histograms by name and version.
+        figures: Figures that all windows request repeatedly; each is cached for a moment.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -56,7 +56,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
-        """Lend a client; one whose connection was lost is not lent again."""
+        """Lend a client; a client whose connection was lost is not lent again."""
         try:
             client = self._idle.get_nowait()
         except queue.Empty:
@@ -74,7 +74,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def client_for_statement(self) -> Iterator[Client]:
-        """Lend a client for a statement of the user, which may take long.
+        """Lend a client for a user's statement, which may take long.
 
         Raises:
             ServerOverloaded: Too many such statements run.
@@ -92,7 +92,7 @@ class Cluster:
 
     @property
     def reading(self) -> Client:
-        """The client of the open data sets, whose pages come over connections of their own."""
+        """The client of the open data sets, which read pages over their own connections."""
         with self._lock:
             if self._reading is None:
                 self._reading = Client(self.settings)
@@ -109,7 +109,7 @@ class Cluster:
                 self._idle.get_nowait().close()
 
     def close(self) -> None:
-        """Close all connections that nobody uses."""
+        """Close all unused connections."""
         self.forget()
         with self._lock:
             if self._reading is not None:
@@ -122,13 +122,13 @@ class Cluster:
             client.close()
 
 
-# Results that are kept, few of them, each made by one thread only
+# A small cache of results; one thread computes each
 
 T = TypeVar("T")
 
 
 class Memo(Generic[T]):
-    """At most `most` results by key, the ones used last, each for `lives_s` seconds.
+    """Caches the `most` results used last, by key, each for `lives_s` seconds.
 
     Args:
         most: Number of results.
@@ -142,9 +142,9 @@ class Memo(Generic[T]):
         self._kept: OrderedDict[Hashable, tuple[float, Future[T]]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the result of a key; who asks while another thread makes it waits for that one.
+        """Return the result of a key; wait if another thread is computing it.
 
-        An error is raised to all who waited, and not kept.
+        An error is raised in all waiting threads and is not cached.
         """
         with self._lock:
             made, future = self._kept.get(key, (0.0, None))

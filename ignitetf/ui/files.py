@@ -52,7 +52,7 @@ class Folder:
 
 
 def open_files(client: Client) -> Store | None:
-    """Return the file system, or None if nobody has made one yet: looking at it makes none."""
+    """Return the file system, or None if it does not exist yet; viewing does not create it."""
     try:
         client.require_cache(f"{DEFAULT_NAME}_META")
         client.require_cache(f"{DEFAULT_NAME}_DATA")
@@ -62,7 +62,7 @@ def open_files(client: Client) -> Store | None:
 
 
 def folder_of(client: Client, path: str) -> Folder | None:
-    """Return a directory; None if there is no file system.
+    """Return a directory; None if the file system does not exist.
 
     Raises:
         OSError: ENOENT, ENOTDIR.

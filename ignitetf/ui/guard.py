@@ -1,12 +1,12 @@
-"""`Guard`: who may ask, and what every answer says to the browser about itself.
+"""`Guard`: checks who may send requests, and adds security headers to every answer.
 
 browser -> **guard** -> app
 
-- The Host must be ours, so a name that somebody's DNS points here is refused (DNS rebinding).
+- The Host must be ours. A name that a foreign DNS points here is refused (DNS rebinding).
 - A request that another site caused is refused (Origin, Sec-Fetch-Site).
 - The token, in the address of the first request, is exchanged for a cookie that scripts cannot
   read and that browsers do not send along from other sites.
-- A change needs a second secret, which only our own pages have in their forms.
+- A change needs a second secret, which only the forms of our own pages contain.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _HEADERS: Final = {
 _METHODS: Final = ("GET", "HEAD", "POST")
 _TICKET_S: Final = 60.0
 
-# Makes the page that says why: status, title, reason, hint.
+# Renders the page of a refusal: status, title, reason, hint.
 Refusal = Callable[[int, str, str, str], Response]
 
 
 class Secrets:
-    """What a browser has to know.
+    """The secrets that a browser must present.
 
     Args:
         token: The token of the printed address; None for a random one.
 
     Attributes:
         token: The token.
-        session: What the cookie holds.
-        form: What forms that change something hold.
+        session: Content of the cookie.
+        form: Content of a hidden field in forms that change something.
     """
 
     def __init__(self, token: str | None = None) -> None:
@@ -69,7 +69,7 @@ class Secrets:
         return made
 
     def admits(self, token: str) -> bool:
-        """Whether this is the token, or a ticket that was not used before."""
+        """Whether this is the token, or an unused ticket."""
         made = self._tickets.pop(token, None)
         if made is not None and time.monotonic() - made < _TICKET_S:
             return True
@@ -77,7 +77,7 @@ class Secrets:
 
 
 def same(given: str, secret: str) -> bool:
-    """Compare in a time that does not depend on where they differ."""
+    """Compare in constant time, wherever the texts differ."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
 
 
@@ -85,10 +85,10 @@ class Guard:
     """The outermost part of the application.
 
     Args:
-        app: What is behind it.
-        port: Port of the server, which is part of its names.
+        app: The application that it protects.
+        port: Port of the server; part of the accepted Host names.
         known: The secrets.
-        refuse: Makes the answer to a request that is refused.
+        refuse: Renders the answer to a refused request.
     """
 
     def __init__(self, app: ASGIApp, port: int, known: Secrets, refuse: Refusal) -> None:
@@ -98,7 +98,7 @@ class Guard:
             self._hosts |= {"127.0.0.1", "localhost", "[::1]"}
         self._known = known
         self._refuse = refuse
-        # Cookies do not know ports: two servers on this machine must not take each other's.
+        # Cookies ignore ports. Two servers on this machine must not overwrite each other's cookie.
         self._cookie = f"ignitetf_ui_{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,7 +112,7 @@ class Guard:
         await (answer or self._app)(scope, receive, _with_headers(send))
 
     def _answer(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that goes no further, or None."""
+        """Return the answer to a request that is not passed on, or None."""
         headers = Headers(scope=scope)
         if (found := self._foreign(scope, headers)) is not None:
             return found

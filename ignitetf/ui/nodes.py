@@ -15,7 +15,7 @@ from ignitetf.explore.cluster import regions_of
 
 __all__ = ["NodeView", "Region", "node_views"]
 
-# Regions of the node's own.
+# The node's internal regions.
 _INTERNAL: Final = ("sysMemPlc", "TxLog", "volatileDsMemPlc", "metastoreMemPlc")
 
 
@@ -33,10 +33,10 @@ class NodeView:
     """A node.
 
     Attributes:
-        name: Its name in the cluster, which it keeps when it is started again.
-        addresses: Where it is.
+        name: Its name in the cluster, unchanged by a restart.
+        addresses: Its addresses.
         version: Version of Ignite.
-        regions: Its memory for data; None if it did not answer.
+        regions: Its data regions; None if it did not answer.
         heap_used: Bytes of Java's heap in use.
         heap_most: Bytes of Java's heap at most.
         other: Bytes of Java besides the heap.

@@ -1,9 +1,9 @@
-"""Images of a data set as the browser gets them, and the boxes over them.
+"""Images of a data set, encoded for the browser, and the boxes over them.
 
 value -> **picture** -> PNG or JPEG
 
-What is stored is never sent as it is: the image is decoded and encoded anew, so that nothing in a
-data set can be more than an image to the browser.
+Stored bytes are never sent unchanged: each image is decoded and encoded again, so that the browser
+only ever gets an image.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Box", "Frame", "encoded_picture", "frame_of"]
 
 _MOST_PIXELS: Final = 40_000_000
 _MOST_BOXES: Final = 200
-# Images of so few pixels are sent without loss.
+# Images of at most this many pixels are sent losslessly.
 _SMALL: Final = 64 * 64
 
 
 @dataclass(frozen=True)
 class Box:
-    """A box over an image, in its pixels, and what is in it."""
+    """A box over an image, in pixels of the image, and its label."""
 
     left: float
     top: float
@@ -51,7 +51,7 @@ def encoded_picture(value: Any, size: int) -> tuple[bytes, str]:
     """Return an image of at most `size` pixels a side, and its media type.
 
     Raises:
-        SchemaError: The value is no image, or a very large one.
+        SchemaError: The value is not an image, or is a very large one.
     """
     check_picture(value, _MOST_PIXELS)
     image = picture_of(value)

@@ -1,4 +1,4 @@
-"""Templates to answers: HTML with every value escaped, and addresses with every value quoted."""
+"""Render templates: HTML with every value escaped, and addresses with every value quoted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/sv
 
 
 def href(path: str, /, **params: str | int | Sequence[str] | None) -> str:
-    """Return an address of this server; a parameter that is None is left out, lists repeat one."""
+    """Return an address of this server; a parameter of None is omitted, a list repeats its name."""
     given = {name: value for name, value in params.items() if value is not None}
     return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
@@ -36,7 +36,7 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 
 
 def _stamp() -> str:
-    """Return what the addresses of these files end with, so that a browser's copy is theirs."""
+    """Return a version suffix for these files' addresses, so that browsers' copies are current."""
     digest = hashlib.sha256()
     for content, _ in static_files().values():
         digest.update(content)
@@ -44,12 +44,12 @@ def _stamp() -> str:
 
 
 class Pages:
-    """Makes pages.
+    """Renders pages.
 
     Args:
         form: The secret of forms that change something.
-        write: Whether there are such forms.
-        place: Where the cluster is, for people.
+        write: Whether pages contain such forms.
+        place: Address of the cluster, for people.
     """
 
     def __init__(self, form: str, write: bool, place: str) -> None:
@@ -81,7 +81,7 @@ class Pages:
         return HTMLResponse(self._environment.get_template(template).render(values), status)
 
     def refusal(self, status: int, title: str, reason: str, hint: str) -> Response:
-        """Return the page that says why a request is not answered."""
+        """Return the page that explains a refused request."""
         return self.page(
             "refused.html", status, title=title, reason=reason, hint=hint, section=None
         )

@@ -1,4 +1,4 @@
-"""`serve`: the server of the pages, on a loopback address of this machine, until it is ended.
+"""`serve`: serves the pages on a loopback address of this machine until it is stopped.
 
 cli -> **server** -> app
 """
@@ -27,7 +27,7 @@ PORT: Final = 8765
 _HOST: Final = "127.0.0.1"
 _SHORTEST_TOKEN: Final = 16
 _MOST_CONNECTIONS: Final = 512
-# A page does not wait as long as a program may.
+# Time limits for pages are shorter than for programs.
 _REQUEST_S: Final = 15.0
 _CONNECT_S: Final = 3.0
 
@@ -44,9 +44,9 @@ def serve(
     """Serve the pages until Ctrl-C or SIGTERM.
 
     Args:
-        settings: Where the cluster is.
-        port: Port; None for `PORT`, or any that is free if that is taken.
-        token: What a browser has to know; None for a random one.
+        settings: How to connect to the cluster.
+        port: Port; None for `PORT`, or any free port if that is taken.
+        token: Secret that a browser must present; None for a random one.
         write: Whether pages may change anything.
         browser: Whether to open them in a browser.
         on_ready: Called with the address, token included, once the server listens.
@@ -54,7 +54,7 @@ def serve(
     Raises:
         ConnectError: No node could be reached.
         ConfigError: The port is taken, or the token too short.
-        KeyboardInterrupt: It was ended by a signal.
+        KeyboardInterrupt: It was stopped by a signal.
     """
     if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isascii()):
         raise ConfigError(
@@ -97,7 +97,7 @@ def _serve(
         timeout_keep_alive=30,
         timeout_graceful_shutdown=1,
     )
-    # The browser finds the port open already: connections wait in its queue.
+    # The browser can already connect: connections wait in the socket's queue.
     on_ready(f"http://{_HOST}:{port}/?token={known.token}")
     if browser:
         url = f"http://{_HOST}:{port}/?token={known.ticket()}"
@@ -118,7 +118,7 @@ def _listening(port: int | None) -> socket.socket:
 
 
 def _bound(port: int) -> socket.socket:
-    # Of a socket that says it is TCP, asyncio sends small answers at once.
+    # asyncio sends small answers at once if the socket is declared as TCP.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

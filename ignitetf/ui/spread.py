@@ -1,4 +1,4 @@
-"""Where the rows of a data set are: partitions, their owners, how evenly they are divided.
+"""Distribution of a data set's rows: partitions, their owners, and how even it is.
 
 manifest, partition map, SYS.NODES -> **spread** -> page
 """
@@ -19,7 +19,7 @@ __all__ = ["Owner", "Part", "Spread", "spread_of"]
 
 @dataclass(frozen=True)
 class Part:
-    """A partition: its rows if known, and the number of its owner among the owners."""
+    """A partition: its number of rows if known, and the index of its owner in `owners`."""
 
     number: int
     rows: int | None
@@ -28,7 +28,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Owner:
-    """A node: how much of the data set it is the primary owner of, and how many copies it has."""
+    """A node: its primary share of the data set, and the number of its copies."""
 
     name: str
     address: str
@@ -39,15 +39,15 @@ class Owner:
 
 @dataclass(frozen=True)
 class Spread:
-    """Where the rows are.
+    """The distribution of a data set's rows.
 
     Attributes:
         parts: The partitions.
-        owners: The nodes that own some of them.
-        fewest: Rows of the smallest partition; None if they are not known.
+        owners: The nodes that own partitions.
+        fewest: Rows of the smallest partition; None if unknown.
         most: Rows of the largest.
-        mean: Rows of one on average.
-        skew: Rows of the largest relative to the mean.
+        mean: Mean number of rows in a partition.
+        skew: Rows of the largest divided by the mean.
     """
 
     parts: tuple[Part, ...]

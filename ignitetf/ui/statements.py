@@ -1,8 +1,9 @@
-"""Statements that users type: which are allowed, and their first rows.
+"""Statements that users type: check that they are allowed, and return their first rows.
 
 text -> **statement** -> table
 
-Without `--write` a statement must be a query by its text, and the node is told to refuse any other.
+Without `--write` the text of a statement must be a query, and the request tells the node to refuse
+any other statement.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Answer:
     Attributes:
         columns: Names of the columns.
         rows: The first rows.
-        more: Whether there are more.
+        more: Whether more rows exist.
         changed: Number of rows that were changed; None for a query.
-        seconds: How long it took.
+        seconds: Duration in seconds.
     """
 
     columns: list[str]
@@ -49,7 +50,7 @@ def only_statement(text: str) -> str:
     """Return the only statement of a text.
 
     Raises:
-        ConfigError: There is none, or several.
+        ConfigError: The text has none, or several.
     """
     if len(text) > _LONGEST or "\0" in text:
         raise ConfigError("the statement is too long", hint=f"{_LONGEST:,} characters at the most")

@@ -1,4 +1,4 @@
-"""The pages of the cluster: what goes on, jobs, files, nodes, SQL."""
+"""The pages of the cluster: activity, jobs, files, nodes, SQL."""
 
 from __future__ import annotations
 
@@ -83,23 +83,23 @@ nodes_live = functools.partial(_nodes, template="nodes_live.html")
 
 
 def sql(asked: Asked) -> Response:
-    """A statement that reads, and its first rows."""
+    """A query and its first rows."""
     text = (asked.optional("q") or "").strip()
     if not text:
         return _sql(asked, text)
     if asked.write and not reads_only(only_statement(text)):
-        # An address is opened by a click; a change takes the button.
+        # A link can open an address, so a change requires the button of the form.
         return _sql(asked, text)
     return _run(asked, text, write=False)
 
 
 def change(asked: Asked) -> Response:
-    """A statement from the form of a server that may change things."""
+    """A statement from the form, for a server that allows changes."""
     return _run(asked, asked.form.get("q", "").strip(), write=True)
 
 
 def stop_job(asked: Asked) -> Response:
-    """Ask the launcher of a job to end it."""
+    """Request the launcher of a job to end it."""
     name = asked.form.get("id", "")
     with asked.cluster.client() as client:
         store = JobStore(client)
@@ -110,7 +110,7 @@ def stop_job(asked: Asked) -> Response:
 
 
 def up(asked: Asked) -> Response:
-    """Let a page that waits for the cluster load itself again once that answers."""
+    """Tell a waiting page to reload once the cluster answers."""
     with asked.cluster.client() as client:
         client.cache_names()
     return Response(status_code=200, headers={"HX-Refresh": "true"})

@@ -28,7 +28,7 @@ __all__ = [
 
 _IMAGES: Final = 48
 _SIZES: Final = {"small": 256, "large": 1600}
-# Beyond so many, a cell of the map stands for several partitions.
+# Above this number, a cell of the map represents several partitions.
 _CELLS: Final = 2048
 _CELLS_A_ROW: Final = 64
 
@@ -60,7 +60,7 @@ def rows(asked: Asked) -> Response:
         page = data.page(client, after, filters, count)
     before = None
     if data.numbered and data.by_number and after is not None and not filters:
-        # Keys are 0, 1, 2 ..., so the page before is known; -1 stands for the beginning.
+        # Keys are 0, 1, 2 ..., so the previous page is known; -1 is the beginning.
         before = str(max(-1, data.parse_key(after) - count))  # type: ignore[operator]
     return asked.pages.page(
         "rows.html",
@@ -121,7 +121,7 @@ def images(asked: Asked) -> Response:
 
 
 def image(asked: Asked) -> Response:
-    """One image, encoded anew."""
+    """One image, encoded again."""
     data, _ = _data_set(asked)
     if data.picture is None:
         raise ConfigError(f"{data.name}: no field holds images")
@@ -135,7 +135,7 @@ def image(asked: Asked) -> Response:
 
 
 def partitions(asked: Asked) -> Response:
-    """Where the rows are."""
+    """The distribution of the rows."""
     data, _ = _data_set(asked)
     with asked.cluster.client() as client:
         key = ("spread", data.version)
@@ -155,7 +155,7 @@ def partitions(asked: Asked) -> Response:
 
 
 def about(asked: Asked) -> Response:
-    """Fields, splits, and what is recorded of the load."""
+    """Fields, splits, and the record of the load."""
     data, _ = _data_set(asked)
     return asked.pages.page(
         "about.html",
@@ -184,7 +184,7 @@ def _caption(data: View, values: dict[str, Any]) -> str:
 
 
 def _beside(data: View, key: Any) -> list[tuple[str, int]]:
-    """Return name and key of the rows before and after one, where keys are 0, 1, 2 ..."""
+    """Return name and key of the previous and next row, if keys are 0, 1, 2 ..."""
     count = data.numbered
     if count is None or not isinstance(key, int):
         return []
@@ -217,11 +217,11 @@ def _splits(manifest: Manifest) -> list[dict[str, Any]]:
     return found
 
 
-# Open data sets, each opened once while it does not change
+# Open data sets; each is opened once until it changes
 
 
 def open_data_set(cluster: Cluster, name: str) -> View:
-    """Return a data set, opened before if it has not changed since; raises as `open_view`."""
+    """Return an open data set, reused while it is unchanged; raises as `open_view`."""
     with cluster.client() as client:
         version = version_of(client, name)
     found: View = cluster.opened.get(version, lambda: open_view(cluster.reading, version[0]))
@@ -229,6 +229,6 @@ def open_data_set(cluster: Cluster, name: str) -> View:
 
 
 def open_sample(cluster: Cluster, data: View) -> Sample:
-    """Return the histograms of a version of a data set; made once."""
+    """Return the histograms of a version of a data set; computed once."""
     found: Sample = cluster.samples.get(data.version, lambda: sample_of(data))
     return found
