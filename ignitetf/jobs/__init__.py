@@ -1,1 +1,1 @@
-"""Training jobs: what is recorded of them in the cluster, their output, and how to look at them."""
+"""Training jobs: their records in the cluster, their output, and how to inspect them."""

@@ -2,9 +2,9 @@
 
 launcher: lines -> **logs** -> `igfs:///jobs/<job>/logs/attempt-<k>/<worker>.log` -> logs, attach
 
-Lines wait in memory, at most `MOST_BYTES` a worker, and are published about once a second by a
-thread of their own, so that a slow or absent cluster never holds up a worker. What does not fit is
-dropped, and the log says how many lines that were.
+Lines wait in memory, at most `MOST_BYTES` a worker. A thread publishes them about once a second, so
+that a slow or absent cluster never delays a worker. Lines that do not fit are dropped, and the log
+says how many.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _ATTEMPT: Final = re.compile(r"attempt-(\d+)")
 
 @dataclass
 class _Waiting:
-    """The lines of one worker that are not in the cluster yet.
+    """One worker's lines that are not yet stored in the cluster.
 
     Attributes:
-        lines: Those that nobody is storing now.
-        nbytes: Size of all, with those that are being stored.
-        dropped: How many were dropped after the last one of `lines`.
-        writer: Where they go; None if that has to be opened.
+        lines: Lines that are not being stored at the moment.
+        nbytes: Size of all lines, including those being stored.
+        dropped: Number of lines dropped after the last one of `lines`.
+        writer: The open file; None if it must be opened first.
     """
 
     lines: list[bytes] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Waiting:
         self.nbytes += len(line)
 
     def tell_dropped(self) -> None:
-        """Add a line that says how many were dropped in its place, if any were."""
+        """Add a line with the number of dropped lines, at their position, if any were dropped."""
         if self.dropped:
             self.add(b"[%d lines were dropped here: too many at once]\n" % self.dropped)
             self.dropped = 0
@@ -72,7 +72,7 @@ class LogWriter:
     """Keeps the output of the workers of one attempt.
 
     Args:
-        settings: Where the cluster is.
+        settings: How to connect to the cluster.
         job: Id of the job.
         attempt: Number of the attempt.
     """
@@ -87,7 +87,7 @@ class LogWriter:
         self._thread.start()
 
     def write(self, worker: str, line: str) -> None:
-        """Keep a line of a worker; returns at once."""
+        """Queue a line of a worker; returns at once."""
         data = line.encode("utf-8", "replace") + b"\n"
         with self._lock:
             waiting = self._waiting.setdefault(worker, _Waiting())
@@ -98,7 +98,7 @@ class LogWriter:
             waiting.add(data)
 
     def close(self, limit_s: float = 10.0) -> bool:
-        """Publish what is left; return False if that took longer than `limit_s` and was given up."""
+        """Publish the remaining lines; return False if this was not done within `limit_s`."""
         self._ended.set()
         self._thread.join(limit_s)
         return not self._thread.is_alive()
@@ -121,13 +121,13 @@ class LogWriter:
         with self._lock:
             waiting = dict(self._waiting)
         for worker, one in waiting.items():
-            # The cluster is away: the lines wait for the next turn.
+            # The cluster is not reachable: the lines wait for the next attempt.
             with contextlib.suppress(OSError, IgniteTFError):
                 self._publish_worker(worker, one)
 
     def _publish_worker(self, worker: str, waiting: _Waiting) -> None:
         with self._lock:
-            # After lines that wait, it is told once there is room again, so that it is told once.
+            # After waiting lines, the count is reported once there is room again, so only once.
             if not waiting.lines:
                 waiting.tell_dropped()
             lines, waiting.lines = waiting.lines, []
@@ -147,7 +147,7 @@ class LogWriter:
             waiting.nbytes -= sum(map(len, lines))
 
     def _keep(self, waiting: _Waiting, lines: list[bytes]) -> None:
-        """Put lines back, since they may not have been stored; a reader may then see them twice."""
+        """Queue lines again that may not have been stored; a reader may then see them twice."""
         if waiting.writer is not None:
             with contextlib.suppress(OSError, IgniteTFError):
                 waiting.writer.discard()
@@ -157,7 +157,7 @@ class LogWriter:
 
 
 class LogReader:
-    """Reads the output of a job's workers, each line once; to be asked again for what is new.
+    """Reads the output of a job's workers, each line once; call `lines` again for new lines.
 
     Args:
         store: The file system.
@@ -176,10 +176,10 @@ class LogReader:
         self._read: dict[str, int] = {}
 
     def lines(self, *, rest: bool = False) -> Iterator[tuple[int, str, str]]:
-        """Yield attempt, worker and text of the lines that are new, worker by worker.
+        """Yield attempt, worker and text of new lines, worker by worker.
 
         Args:
-            rest: Also a last line that has no end yet.
+            rest: Also yield a last line without a line end.
         """
         attempts = self.attempts() if self._attempt is None else [self._attempt]
         for attempt, worker, path, size in self._files(attempts):
@@ -196,11 +196,11 @@ class LogReader:
         return sorted(int(match[1]) for match in found if match)
 
     def tails(self, nbytes: int, lines: int) -> list[tuple[str, list[str]]]:
-        """Return each worker of the latest attempt with the last lines of its output.
+        """Return each worker of the latest attempt, with its last lines of output.
 
         Args:
-            nbytes: Bytes that are read of each worker's output.
-            lines: Most lines of each worker.
+            nbytes: Bytes to read from the end of each worker's output.
+            lines: Maximum number of lines of each worker.
         """
         found = []
         for _, worker, path, size in self._files(self.attempts()[-1:]):
@@ -256,19 +256,19 @@ def _sorted_name(file: str) -> tuple[str, int]:
     return kind, int(number) if number.isdigit() else -1
 
 
-# A job as it goes on: its record, its workers and their new output, again and again
+# Follow a job: its record, its workers and their new output, repeatedly
 
 _EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a job.
+    """A snapshot of a job.
 
     Attributes:
         job: Its record.
         workers: The last status of each worker.
-        lines: Attempt, worker and text of the lines since the look before.
+        lines: Attempt, worker and text of the lines since the previous snapshot.
     """
 
     job: Job
@@ -277,15 +277,15 @@ class Look:
 
 
 def follow(store: JobStore, logs: LogReader, job: str) -> Iterator[Look]:
-    """Yield looks at a job, two a second, the last one when it has ended.
+    """Yield snapshots of a job, two a second, the last one when it has ended.
 
     Raises:
-        JobNotFound: There is no such job, or it was removed.
+        JobNotFound: The job does not exist, or was removed.
     """
     while True:
         found = store.get(job)
         over = found.state in ENDED
-        # After the record: the launcher publishes all output before it says that it has ended.
+        # Read after the record: the launcher publishes all output before it records the end.
         lines = list(logs.lines(rest=over))
         yield Look(found, store.workers(job), lines)
         if over:
@@ -294,7 +294,7 @@ def follow(store: JobStore, logs: LogReader, job: str) -> Iterator[Look]:
 
 
 def wait_for_end(store: JobStore, job: str, limit_s: float) -> Job:
-    """Wait until a job has ended, at most `limit_s`, and return it as it is then."""
+    """Wait until a job has ended, at most `limit_s`, and return its record."""
     until = time.monotonic() + limit_s
     while (found := store.get(job)).state not in ENDED and time.monotonic() < until:
         time.sleep(_EVERY_S)
@@ -302,5 +302,5 @@ def wait_for_end(store: JobStore, job: str, limit_s: float) -> Job:
 
 
 def exit_code_of(job: Job) -> int:
-    """Return the exit code of a job that has ended; 1 if its launcher told none."""
+    """Return the exit code of a job that has ended; 1 if its launcher recorded none."""
     return 1 if job.exit_code is None else job.exit_code

@@ -1,4 +1,4 @@
-"""`Job` and `WorkerStatus`: what is recorded of a training job, as JSON.
+"""`Job` and `WorkerStatus`: the records of a training job, as JSON.
 
 launcher, workers -> **record** -> store -> ps, describe, attach
 """
@@ -14,7 +14,7 @@ __all__ = ["ENDED", "Job", "JobState", "WorkerState", "WorkerStatus", "log_folde
 JobState = Literal["starting", "running", "restarting", "ended", "failed", "stopped", "dead"]
 WorkerState = Literal["starting", "running", "waiting", "ended", "failed"]
 
-# States in which nothing of the job runs any more.
+# States in which no process of the job runs any more.
 ENDED: Final = ("ended", "failed", "stopped", "dead")
 
 
@@ -28,22 +28,22 @@ class Job:
         args: Its arguments.
         workers: Workers that read and train, at first.
         ps: Parameter servers.
-        data: The data set it trains on, if it was named.
-        engine: What starts the processes: local, ray or kubernetes.
-        restarts: How often the group may be started again.
-        elastic: Least and most workers, if their number may change.
-        keras: What is done about Keras: as-is, repair or legacy.
+        data: The data set that it trains on, if given.
+        engine: How the processes are started: local, ray or kubernetes.
+        restarts: How often the group may be restarted.
+        elastic: Minimum and maximum number of workers, if it may change.
+        keras: Handling of Keras: as-is, repair or legacy.
         host: The machine of the launcher, for people.
-        pid: The launcher's process.
+        pid: Process id of the launcher.
         user: Who started it.
-        created: When, ISO 8601 in UTC.
-        ended: When it ended, likewise; empty before that.
-        state: Where it is; `dead` if the launcher went without a word.
+        created: Time of creation, ISO 8601 in UTC.
+        ended: Time of its end, likewise; empty before that.
+        state: Its state; `dead` if the launcher vanished without recording an end.
         attempt: Number of the current start of the group, from 1 on.
         running: Workers of this attempt.
-        exit_code: What the launcher ended with; None before that.
-        cause: Why it failed, was restarted or stopped, in a line.
-        seen: When the launcher was last heard of, ISO 8601 in UTC.
+        exit_code: Exit code of the launcher; None before its end.
+        cause: Why it failed, was restarted or stopped, in one line.
+        seen: Time of the launcher's last heartbeat, ISO 8601 in UTC.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def most_processes(self) -> int:
-        """How many processes it can have at a time: a chief beside workers and servers."""
+        """Maximum number of processes at a time: workers, parameter servers and a chief."""
         workers = self.workers if self.elastic is None else max(self.workers, self.elastic[1])
         return 1 + workers + self.ps
 
@@ -80,7 +80,7 @@ class Job:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
-        """Restore a job; what a later version added is ignored."""
+        """Restore a job; ignore fields that a later version added."""
         given = _known(cls, data)
         given["args"] = tuple(given.get("args", ()))
         if given.get("elastic") is not None:
@@ -90,22 +90,23 @@ class Job:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """What a worker tells of itself every second.
+    """The status that a worker reports every second.
 
     Attributes:
-        number: Its place in the group; 0 is the chief.
-        name: What output and messages call it.
+        number: Its number in the group; 0 is the chief.
+        name: Its name in output and messages.
         attempt: The start of the group that it belongs to.
         host: Its machine.
-        pid: Its process.
-        state: Where it is; `waiting` at the end for the others.
-        exit_code: What its script ended with; None before that.
-        step: Steps that its optimizer of Keras has made; None if it has none.
-        rows: Rows that it took.
-        rows_per_s: Rows a second since the heartbeat before; in all, once it has ended.
-        wait: Share of that time in which it waited for data, 0 to 1.
-        places: Bytes by where they came from.
-        epochs: For each epoch that it read: data set, epoch, shard, rows, sum of the keys' hashes.
+        pid: Its process id.
+        state: Its state; `waiting` if it has ended and waits for the others.
+        exit_code: Exit code of its script; None before its end.
+        step: Steps that its Keras optimizer has made; None without such an optimizer.
+        rows: Rows that it has consumed.
+        rows_per_s: Rows per second since the previous heartbeat; over the whole run, once it has
+            ended.
+        wait: Share of that time spent waiting for data, 0 to 1.
+        places: Bytes by their origin.
+        epochs: For each epoch read: data set, epoch, shard, rows, sum of the keys' hashes.
     """
 
     number: int
@@ -128,14 +129,14 @@ class WorkerStatus:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WorkerStatus:
-        """Restore a status; what a later version added is ignored."""
+        """Restore a status; ignore fields that a later version added."""
         given = _known(cls, data)
         given["epochs"] = tuple(given.get("epochs", ()))
         return cls(**given)
 
 
 def log_folder(job: str) -> str:
-    """Return where the output of a job's workers is, in `igfs://`."""
+    """Return the folder of the output of a job's workers, in `igfs://`."""
     return f"igfs:///jobs/{job}/logs"
 
 

@@ -5,14 +5,14 @@ launcher, workers -> record -> **store** -> ps, describe, attach, stop
 Its entries, by name:
 
 - `<job>`: the record (`Job`), changed by compare and replace.
-- `<job>#beat`: the launcher's sign of life, with a time to live. The cluster forgets it by its own
-  clock, so whoever does not find it knows that the launcher has been silent for `ALIVE_S`.
-- `<job>#seen`: when it gave the last one, for people; that stays.
+- `<job>#beat`: the launcher's heartbeat, with a time to live. The cluster expires it by its own
+  clock, so a missing entry means that the launcher has been silent for `ALIVE_S`.
+- `<job>#seen`: the time of the last heartbeat, for people; it does not expire.
 - `<job>#worker-<attempt>-<i>`: the last status of a worker (`WorkerStatus`) in an attempt.
-- `<job>#worker-<i>#beat`: its sign of life.
-- `<job>#stop`: somebody wants the job to end; who.
+- `<job>#worker-<i>#beat`: the worker's heartbeat.
+- `<job>#stop`: the user who requested the end of the job.
 - `<job>#end-<attempt>-<i>`: a worker has ended its script and waits for the others.
-- `<job>#exit-<attempt>-<i>`: it has run its exit functions, too.
+- `<job>#exit-<attempt>-<i>`: the worker has run its exit functions, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ JOBS_CACHE: Final = "IGNITETF_JOBS"
 BEAT_S: Final = 1.0
 ALIVE_S: Final = 10.0
 _SEPARATOR: Final = "#"
-# What a worker has ended when it waits for the others.
+# What a worker has finished before it waits for the others.
 Step = Literal["script", "exit"]
 
 
@@ -71,14 +71,14 @@ class JobStore:
         """Record a new job.
 
         Raises:
-            ConfigError: There is a job of this id.
+            ConfigError: A job with this id exists.
         """
         self.beat(job.id)
         if not self._texts.add(job.id, json_text(job.to_json())):
             raise ConfigError(f"there is a job {job.id!r} already")
 
     def put(self, job: Job) -> None:
-        """Record a job, in the place of one of the same id that was started before."""
+        """Record a job, replacing an earlier one with the same id."""
         self._texts.put(job.id, json_text(job.to_json()))
 
     def update(self, job: str, **changes: Any) -> Job:
@@ -97,7 +97,7 @@ class JobStore:
                 return changed
 
     def get(self, job: str) -> Job:
-        """Return a job by its id, as it is now: `dead` if its launcher went without a word.
+        """Return a job by its id; it is `dead` if its launcher vanished without recording an end.
 
         Raises:
             JobNotFound: There is none.
@@ -108,10 +108,10 @@ class JobStore:
         return self._as_it_is(Job.from_json(found))
 
     def find(self, start: str) -> Job:
-        """Return a job by its id, or by the start of one if no other has it.
+        """Return a job by its id, or by a unique beginning of an id.
 
         Raises:
-            JobNotFound: There is none, or several.
+            JobNotFound: No job matches, or several do.
         """
         ids = [job.id for job in self.jobs()]
         found = [start] if start in ids else [job for job in ids if job.startswith(start)]
@@ -131,7 +131,7 @@ class JobStore:
         return sorted(jobs, key=lambda job: (job.created, job.id), reverse=True)
 
     def remove(self, job: str) -> None:
-        """Forget a job; what it wrote to `igfs://` stays."""
+        """Remove the records of a job; its files in `igfs://` stay."""
         for name in self._texts.all():
             if name.split(_SEPARATOR)[0] == job:
                 self._texts.delete(name)
@@ -139,11 +139,12 @@ class JobStore:
     def _as_it_is(self, job: Job) -> Job:
         if job.state in ENDED:
             return job
-        # By its name: a scan may still find what has expired a moment ago.
+        # Read by name: a scan may still return an entry that has just expired.
         seen = self._texts.get(_beat(job.id))
         if seen is not None:
             return replace(job, seen=seen)
-        # Launchers record the end before they fall silent, so it may be newer than `job`.
+        # Launchers record the end before their heartbeats stop, so the record may be newer than
+        # `job`.
         record = self._texts.get_json(job.id)
         now = job if record is None else Job.from_json(record)
         if now.state in ENDED:
@@ -154,20 +155,20 @@ class JobStore:
         hint = did_you_mean(job, ids, "see 'ignitetf ps --all'", form=repr)
         return JobNotFound(f"there is no job {job!r}", hint=hint)
 
-    # Signs of life
+    # Heartbeats
 
     def beat(self, job: str) -> None:
-        """Say that the launcher lives; to be repeated every `BEAT_S`."""
+        """Record that the launcher is alive; repeat every `BEAT_S`."""
         now = utc_now()
         self._texts.put(_seen(job), now)
         self._texts.put(_beat(job), now, lives_s=ALIVE_S)
 
     def end_beat(self, job: str) -> None:
-        """Say that the launcher ends now."""
+        """Record that the launcher ends now."""
         self._texts.delete(_beat(job))
 
     def beat_worker(self, job: str, status: WorkerStatus) -> None:
-        """Record how a worker is, and that it lives; to be repeated every `BEAT_S`."""
+        """Record the status of a worker, and that it is alive; repeat every `BEAT_S`."""
         entry = _status(job, status.attempt, status.number)
         self._texts.put(entry, json_text(status.to_json()))
         beat = _beat(_worker(job, status.number))
@@ -177,7 +178,7 @@ class JobStore:
             self._texts.put(beat, str(status.attempt), lives_s=ALIVE_S)
 
     def workers(self, job: str, attempt: int | None = None) -> list[WorkerStatus]:
-        """Return the last status in an attempt of each worker that told one, in their order.
+        """Return each worker's last status in an attempt, in their order; skip workers without one.
 
         Args:
             job: Its id.
@@ -191,34 +192,34 @@ class JobStore:
             raise self._missing(job)
         of = Job.from_json(record)
         wanted = of.attempt if attempt is None else attempt
-        # By their names: a scan would read what all jobs have left, twice a second in `attach`.
+        # Read by name: a scan would read the entries of all jobs, twice a second in `attach`.
         names = [_status(job, wanted, number) for number in range(of.most_processes)]
         found = map(self._texts.get_json, names)
         return [WorkerStatus.from_json(status) for status in found if status is not None]
 
     def living_workers(self, job: str, workers: Iterable[int]) -> set[int]:
-        """Return which of these workers gave a sign of life within `ALIVE_S`."""
+        """Return which of these workers had a heartbeat within `ALIVE_S`."""
         beats = {number: _beat(_worker(job, number)) for number in workers}
         return {number for number, beat in beats.items() if self._texts.get(beat) is not None}
 
-    # What others ask for
+    # Requests of others
 
     def request_stop(self, job: str, by: str) -> None:
-        """Ask the launcher to end a job."""
+        """Request the launcher to end a job."""
         self._texts.add(f"{job}{_SEPARATOR}stop", by)
 
     def stop_requested(self, job: str) -> str | None:
-        """Return who asked for the end of a job, or None."""
+        """Return who requested the end of a job, or None."""
         return self._texts.get(f"{job}{_SEPARATOR}stop")
 
     # The end of an attempt
 
     def arrive(self, job: str, attempt: int, worker: int, step: Step = "script") -> None:
-        """Say that a worker has ended its script, or its exit functions, and waits for the others."""
+        """Record that a worker has ended its script or exit functions and waits for the others."""
         self._texts.put(f"{_end(job, attempt, step)}{worker}", utc_now())
 
     def leave(self, job: str, attempt: int, worker: int) -> None:
-        """Take back what an earlier process of this worker said by `arrive`."""
+        """Remove the `arrive` record of an earlier process of this worker."""
         for step in get_args(Step):
             self._texts.delete(f"{_end(job, attempt, step)}{worker}")
 
@@ -251,7 +252,7 @@ def _end(job: str, attempt: int, step: Step) -> str:
 
 
 def user_and_host() -> str:
-    """Return who this process is, for the records that people read."""
+    """Return user and host of this process, for the records that people read."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):

@@ -1,6 +1,6 @@
 """Create a private certificate authority with one server and one client certificate for a node.
 
-The authority signs these two and is then discarded: its key is never written, so nobody can issue
+The authority signs these two and is then discarded. Its key is never written, so nobody can issue
 another certificate that the node would trust. Java reads PKCS12, Python reads PEM.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["CertificateFiles", "expires_soon", "make_certificates"]
 
 _VALID_DAYS = 825
 _RENEW_DAYS = 60
-_BACKDATE = datetime.timedelta(hours=1)  # clocks of other machines may be behind
+_BACKDATE = datetime.timedelta(hours=1)  # clocks of other machines may be slow
 _HOST_NAMES = ("localhost",)
 _HOST_ADDRESSES = ("127.0.0.1", "::1")
 
@@ -99,7 +99,8 @@ def make_certificates(files: CertificateFiles, key_password: str, trust_password
     server = _certificate("ignitetf node", server_key, "ignitetf node CA", ca_key, "server")
     client = _certificate("ignitetf client", client_key, "ignitetf node CA", ca_key, "client")
     pem = serialization.Encoding.PEM
-    # Remove the file that is written last: after an interruption the certificates are incomplete.
+    # Remove the file that is written last, so that an interruption leaves the certificates
+    # incomplete.
     files.trust_store.unlink(missing_ok=True)
     write_private(files.ca, ca.public_bytes(pem))
     write_private(files.client_cert, client.public_bytes(pem))

@@ -12,7 +12,7 @@ descending order:
 - A cache created **by name** (ops 1051, 1052) uses the template with the longest prefix that its
   name begins with: `p16-x`, `p16X` and `p16` get 16 partitions despite `p1*`, `p1-x` gets 1. Case
   matters: `P16X` matches none (1024 partitions, loss policy IGNORE).
-- The trap is a count without a template: `p15-x` and `template=p15` silently use `p1*`, `p10240`
+- A count without a template is a trap: `p15-x` and `template=p15` silently use `p1*`, `p10240`
   uses `p1024*`; `p3-x` uses the default, and `template=p3` is refused ("Cache doesn't exist"). So
   read the count from SYS.CACHES (`Client.partition_count`) after creating a cache.
 - A cache created **with a configuration** (ops 1053, 1054) uses no template, whatever its name: it
@@ -20,8 +20,9 @@ descending order:
 - A cache of any name gets N partitions through SQL: `CREATE TABLE T (...) WITH "template=pN,
   CACHE_NAME=MNIST_TRAIN,KEY_TYPE=java.lang.Long,VALUE_TYPE=MNIST_TRAIN"`. The template's name is
   case-sensitive; everything after the count is ignored (`template=p16-x` works). `backups`,
-  `atomicity` and `write_synchronization_mode` may appear in WITH beside the template and override
-  it; `partition_loss_policy` may not ("Unsupported parameter"), so the template's value applies.
+  `atomicity` and `write_synchronization_mode` may appear in WITH together with the template and
+  override it; `partition_loss_policy` may not ("Unsupported parameter"), so the template's value
+  applies.
 - Without a template, and with `template=partitioned`, a table's loss policy is IGNORE.
 
 Spring evaluates `${...}` and `#{...}` in every value, so values must not contain them.
@@ -29,21 +30,22 @@ Spring evaluates `${...}` and `#{...}` in every value, so values must not contai
 The memory guard makes a node refuse a cache that it has no room for. Each partition of a cache takes two pages of the data region as soon as the cache is created, before
 it has any rows (measured on 2.17.0: 2,050 pages, 8 MB, for 1,024 partitions, 2,052 for a SQL
 table). Inserting rows leaves some 350 pages free (`ensureFreeSpaceForInsert`). If partitions find
-no page, the error is raised in the thread that arranges them, and Ignite halts the node, with all
-data that it has in memory.
+no free page, the error is raised in the thread that assigns partitions, and Ignite halts the node,
+which loses all its data in memory.
 
 So the guard checks first. Ignite calls `PluginProvider.createCacheProvider` when it begins to
-create a cache, whoever asked for it, and an error there undoes the cache on all nodes and reaches
-the client ("Failed to complete exchange process"). The provider is built with Spring alone, by
+create a cache, for any requester. An error there rolls the cache back on all nodes and is returned
+to the client ("Failed to complete exchange process"). The provider is built with Spring alone, by
 method injection: `lookup-method` lets a bean answer a method, and passes the method's arguments to
 the bean's constructor or factory method. `memory guard check` is the rule below, an expression in
 Spring's language whose root is the context of the new cache; all other methods do nothing.
 
-Two cases remain. The guard is not asked about partitions that arrive because another node left the
-cluster, nor about index pages for a table that is already full. The latter fails and leaves the
-data intact, but the pages it took, including those 350, come back only with the table: dropping it
-frees them along with the rows, and if the rows find no free page first, the drop ends the node
-(seen in 2 of 24 drops). Removing rows before the drop frees the pages it needs.
+Two cases remain. Ignite does not call the guard for partitions that arrive because another node
+left the cluster, nor for index pages of a table that is already full. Building such an index fails
+and leaves the data intact, but the pages it took, including those 350, are freed only with the
+table. Dropping the table frees them along with the rows. If removing the rows finds no free page
+first, the drop ends the node (seen in 2 of 24 drops). Removing rows before the drop frees the pages
+it needs.
 """
 
 from __future__ import annotations
@@ -268,8 +270,8 @@ class NodeConfig:
         partition_counts: Counts N that get a cache template `pN*`.
         tls: Stores for TLS with client certificates; None for plain connections.
         authentication: Whether clients must log in; needs `persist`.
-        data_center: Where it stands, as the node attribute `data_center`; None for nowhere in
-            particular.
+        data_center: Data center of the node, as its attribute `data_center`; None for no particular
+            one.
     """
 
     name: str
@@ -308,7 +310,7 @@ def spring_xml(config: NodeConfig) -> str:
 
 
 def template_xml(partition_counts: Iterable[int]) -> str:
-    """Return the XML that lets caches of somebody else's cluster choose their partition count.
+    """Return the XML that lets caches of a cluster not started by us choose their partition count.
 
     Returns:
         A `<property name="cacheConfiguration">` element for the `IgniteConfiguration` bean.
@@ -337,8 +339,8 @@ def _ignite(config: NodeConfig) -> Element:
                 "spi.communication.tcp.TcpCommunicationSpi",
                 value("localPort", config.communication_port),
                 value("localPortRange", 0),
-                # The system's own sizes. Ignite's 32 KB are less than a packet over loopback, where
-                # what members send each other then stands still, once in a while for minutes.
+                # Use the system's own sizes. Ignite's 32 KB are less than a packet over loopback,
+                # where traffic between members then stalls, occasionally for minutes.
                 value("socketReceiveBuffer", 0),
                 value("socketSendBuffer", 0),
             ),
@@ -360,16 +362,16 @@ def _ignite(config: NodeConfig) -> Element:
 
 
 def _attributes(data_center: str) -> Element:
-    """Return the attributes of a node by which clients find the copies near to them."""
+    """Return the attributes of a node by which clients find the nearest copies."""
     return _prop("userAttributes", ("map", [entry(DATA_CENTER, data_center)]))
 
 
 def _failure_handler(config: NodeConfig) -> Element:
     """Return a failure handler that keeps a node in memory running when a region is full.
 
-    A full memory region is a CRITICAL_ERROR, on which Ignite's handler halts the JVM. In memory
-    that loses all data, so the error is ignored there and only reaches the client. With
-    persistence a restart loses nothing, so Ignite's own behaviour stays.
+    A full memory region is a CRITICAL_ERROR, on which Ignite's handler halts the JVM. For a node in
+    memory this loses all data, so the error is ignored there and only reported to the client. With
+    persistence a restart loses nothing, so Ignite's own behaviour is kept.
     """
     ignored = ["SYSTEM_WORKER_BLOCKED", "SYSTEM_CRITICAL_OPERATION_TIMEOUT"]
     if not config.persist:
@@ -449,10 +451,10 @@ def _client_connector(config: NodeConfig) -> Element:
 
 
 def _tls_beans(stores: TlsStores) -> list[Element]:
-    """Return the beans behind `_TLS_FACTORY`: key stores, the TLS context made of them, its factory.
+    """Return the beans for `_TLS_FACTORY`: key stores, their TLS context, and its factory.
 
     SYS.CONFIGURATION shows every user the properties of Ignite's own SslContextFactory, with both
-    passwords. So it is not part of the configuration: that has a factory without properties.
+    passwords. So the configuration does not contain it, but a factory without properties.
     """
     _, properties = bean(
         "ssl.SslContextFactory",

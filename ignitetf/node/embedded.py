@@ -102,8 +102,8 @@ class Node:
                 writes a profile with everything clients need; includes `persist`.
             template_partitions: Partition counts for cache templates, besides 1, 2, 4, ... 1024.
             timeout_s: Limit for the start, not counting the download of jars.
-            data_center: The node attribute `data_center`, by which clients find the copies near to
-                them: one for all members, or one for each.
+            data_center: The node attribute `data_center`, by which clients find the nearest copies:
+                one for all members, or one for each.
             jars: Folder with the jars, for machines without a network.
             note: Called with messages for the user.
             progress: Called with the progress of a download: label, bytes done, total bytes.
@@ -358,12 +358,12 @@ def _locked(name: str, timeout_s: float) -> Iterator[None]:
 
 
 def _near(name: str) -> str | None:
-    """Return the hint for a mistyped name; None if no node that runs has a similar one."""
+    """Return the hint for a mistyped name; None if no running node has a similar one."""
     return did_you_mean(name, running_nodes(), form="--name {}".format)
 
 
 def _others(name: str) -> str:
-    """Return the hint for a node that does not run: others that do, or how to start it."""
+    """Return the hint for a node that does not run: other running nodes, or how to start it."""
     if (near := _near(name)) is not None:
         return near
     if running := running_nodes():

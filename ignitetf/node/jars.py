@@ -1,13 +1,13 @@
-"""Ignite's jars: listed with size and SHA-256 in a lock file, fetched once, checked at each start.
+"""Ignite's jars: listed with size and SHA-256 in a lock file, fetched once, verified at each start.
 
 lock file -> a given folder | jars kept | Maven's own folder | repository -> **checked paths**
 
 Files are kept in `IGNITETF_HOME/jars/VERSION`. A file gets its final name only after its hash was
 verified, so an interrupted download leaves nothing that could be mistaken for a jar.
 
-The repository is the user's Maven mirror, or else the address that jgo knows:
+The repository is the user's Maven mirror, otherwise the address that jgo knows:
 `IGNITETF_MAVEN_MIRROR` > `~/.m2/settings.xml` > jgo's constant. A mirror need not be trusted, since
-every file is checked against the hash in the lock file.
+every file is verified against the hash in the lock file.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _download(jar: Artifact, folder: Path, fetch: _Fetch) -> None:
     temporary = _temporary(folder, jar)
     received = 0
     try:
-        # The address was checked to be http or https when it was read.
+        # The address was verified to be http or https when it was read.
         request = urllib.request.Request(f"{fetch.url}/{jar.path}", headers=_HEADERS)
         with (
             urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,  # nosec B310

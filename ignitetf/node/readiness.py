@@ -1,4 +1,4 @@
-"""Wait until a node is ready: it runs, its log says it started, and it answers a thin client."""
+"""Wait until a node is ready: it runs, its log reports the start, and it answers a thin client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ignitetf.settings import Settings
 __all__ = ["answers", "use_views", "wait_active", "wait_answer", "wait_started"]
 
 _STARTED = b"Ignite node started OK"
-# Reading the log is cheap; querying a node that is still recovering is not, and fills its log.
+# Reading the log is cheap. Querying a recovering node is expensive, and fills its log.
 _LOG_POLL_S = 0.1
 _QUERY_POLL_S = 0.3
 _INACTIVE = 0
@@ -50,15 +50,14 @@ def wait_started(members: Sequence[Member], deadline: float) -> None:
 
 
 def wait_active(member: Member, login: Callable[[], Settings], deadline: float) -> None:
-    """Activate the cluster, since a new cluster that keeps data on disk is inactive.
+    """Activate the cluster; a new cluster that keeps data on disk is inactive.
 
-    Call this when all members have joined: they become the ones that must be present again at the
-    next start.
+    Call this when all members have joined. The same members must be present at the next start.
 
     Args:
-        member: The member to ask.
-        login: Returns the settings to connect with; may ask the node itself, and may be retried.
-        deadline: When to give up, in `time.monotonic` seconds.
+        member: The member to send the request to.
+        login: Returns the settings to connect with; may query the node itself, and may be retried.
+        deadline: Time limit, in `time.monotonic` seconds.
 
     Raises:
         NodeError: The member ended, or time ran out.
@@ -134,7 +133,7 @@ def _check_time(member: Member, deadline: float, last: str = "") -> None:
 def use_views(settings: Settings) -> None:
     """Use each SQL view once on a node that has joined a cluster.
 
-    `Client.sql` makes those again that the node lacks; other programs cannot.
+    `Client.sql` restores views that the node lacks; other programs cannot.
     """
     from ignitetf.net.client import Client
 

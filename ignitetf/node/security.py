@@ -140,7 +140,7 @@ class Security:
                     self._run(client, "ALTER", PROFILE_USER, passwords.user)
 
     def admin_settings(self, addresses: Sequence[str]) -> Settings:
-        """Return the administrator's settings, with the generated password or the initial one.
+        """Return the administrator's settings, with the generated or the initial password.
 
         Raises:
             AuthenticationError: The node accepts neither.
@@ -174,7 +174,7 @@ class Security:
         return path
 
     def remove_profile(self) -> None:
-        """Remove the profile, unless somebody has changed it."""
+        """Remove the profile, unless it was changed."""
         if self._owns_profile():
             profile_path(self.name).unlink(missing_ok=True)
 
@@ -184,7 +184,7 @@ class Security:
             self._run(client, "CREATE", user, password)
 
     def change_password(self, addresses: Sequence[str], user: str, password: str) -> None:
-        """Change a user's password; for our own users, also where it is stored."""
+        """Change a user's password; for our own users, also update the stored password."""
         with self._as_admin(addresses) as client:
             self._run(client, "ALTER", user, password)
         passwords = self._required()
@@ -195,7 +195,7 @@ class Security:
             self.write_profile(addresses)
 
     def drop_user(self, addresses: Sequence[str], user: str) -> None:
-        """Remove a user; raises NodeError if there is no such user, or if the node needs it."""
+        """Remove a user; raises NodeError if the user does not exist or the node needs it."""
         if user in (ADMIN, PROFILE_USER):
             raise NodeError(
                 f"the user {user!r} is needed by the node itself",
@@ -217,7 +217,7 @@ class Security:
 
     @staticmethod
     def _run(client: Client, verb: str, user: str, password: str | None) -> None:
-        """Run a statement about a user; its text, which has the password, is kept out of errors."""
+        """Run a statement about a user; errors do not contain its text, which has the password."""
         if '"' in user or not user.isprintable() or not user:
             raise ConfigError("a user name may not be empty or contain '\"' or control characters")
         statement = f'{verb} USER "{user}"'

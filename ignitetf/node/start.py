@@ -61,7 +61,7 @@ from ignitetf.trust import check_trust
 __all__ = ["Launch"]
 
 # Ports between members, below the range that Linux and macOS use for outgoing connections. Each
-# start begins at a random one, so that two homes that start nodes at once are unlikely to collide.
+# start begins at a random port, so that two homes that start nodes at once are unlikely to collide.
 _FIRST_MEMBER_PORT, _LAST_MEMBER_PORT = 20_000, 32_000
 _PORTS_LOCK_TIMEOUT_S = 60
 _CONNECT_TIMEOUT_S = 2.0
@@ -150,7 +150,7 @@ class Launch:
         try:
             for index in missing:
                 wait_free(state.members[index].client_port)
-                # Only for the error that it raises if another program has taken the port.
+                # Called only for its error if another program has taken the port.
                 client_ports(state.members[index].client_port, 1, {})
                 self._work_directory(self._member_directory(index))
                 member = replace(state.members[index], process=self._spawn(index))

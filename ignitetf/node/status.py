@@ -33,7 +33,7 @@ class NodeStatus:
         java: The Java program; None when stopped.
         started: Time of the start, ISO 8601; None when stopped.
         directory: Folder of its files.
-        cause: Why the first missing member ended, as far as its log and disk show; None if no
+        cause: Why the first missing member ended, as far as its log and disk show. None if no
             member is missing.
     """
 

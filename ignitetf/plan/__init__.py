@@ -1,4 +1,4 @@
-"""How large a cluster a training needs.
+"""Compute the size of the cluster that a training needs.
 
 workload, service times -> `sizing` -> nodes, partitions, workers
 """

@@ -1,4 +1,4 @@
-"""`ServiceTimes`: what a node and a reader take for a page, measured or assumed.
+"""`ServiceTimes`: the time that a node and a reader need for a page, measured or assumed.
 
 a cache for a moment -> **service times** -> sizing
 """
@@ -23,11 +23,11 @@ _MEASURED_BYTES: Final = 160 << 20
 _PARTITIONS: Final = 8
 _ROUNDS: Final = 5
 _CALLS: Final = 30
-# Bytes of a page, at least a row.
+# Bytes of a page, which has at least one row.
 _PAGE_BYTES: Final = 4 << 20
 # The window of a connection.
 _LEAST_WINDOW = 8 << 20
-# Where nothing can be measured: about what one connection has on a machine of 2 cores.
+# Used if nothing can be measured: about the times of one connection on a machine with 2 cores.
 _NODE_BYTES_PER_S: Final = 2e9
 _DECODE_BYTES_PER_S: Final = 8e9
 _ROUND_TRIP_S: Final = 0.0003
@@ -35,14 +35,14 @@ _ROUND_TRIP_S: Final = 0.0003
 
 @dataclass(frozen=True)
 class ServiceTimes:
-    """What a page takes.
+    """The times for a page.
 
     Attributes:
         page_bytes: Bytes of a page.
-        page_s: Seconds in which a node makes a page and one connection receives it.
-        decode_s: Seconds in which a reader makes columns of it.
+        page_s: Seconds for a node to make a page and one connection to receive it.
+        decode_s: Seconds for a reader to convert it to columns.
         round_trip_s: Seconds of a request with an empty answer.
-        measured: Whether they were measured on this cluster, rather than assumed.
+        measured: Whether they were measured on this cluster; otherwise they are assumed.
     """
 
     page_bytes: int
@@ -63,18 +63,18 @@ class ServiceTimes:
 
     @property
     def window_bytes(self) -> int:
-        """Bytes that a connection has under way: 8 MB and those of two round trips."""
+        """Bytes that a connection has under way: 8 MB plus the bytes of two round trips."""
         of_round_trips = 2 * self.reader_bytes_per_s * self.round_trip_s
         return int(min(_LEAST_WINDOW + of_round_trips, Settings.ahead_bytes))
 
 
 def page_bytes_of(row_bytes: int) -> int:
-    """Return about how many bytes a page of rows of `row_bytes` has: whole rows, one or more."""
+    """Return the approximate bytes of a page of rows of `row_bytes`: one or more whole rows."""
     return max(1, _PAGE_BYTES // row_bytes) * row_bytes
 
 
 def assumed_times(row_bytes: int) -> ServiceTimes:
-    """Return times for where there is no cluster to measure."""
+    """Return assumed times, for use without a cluster to measure."""
     nbytes = page_bytes_of(row_bytes)
     return ServiceTimes(
         nbytes, nbytes / _NODE_BYTES_PER_S, nbytes / _DECODE_BYTES_PER_S, _ROUND_TRIP_S
@@ -82,13 +82,13 @@ def assumed_times(row_bytes: int) -> ServiceTimes:
 
 
 def measure_times(client: Client, workload: Workload) -> ServiceTimes | None:
-    """Measure with rows of the workload, in a cache that is removed again.
+    """Measure with rows of the workload, in a temporary cache.
 
-    A bare socket receives them page by page, so that the times are those of a node that serves one
-    page after the other; what a reader takes beyond that is the time of making columns.
+    A bare socket receives them page by page, so the times are those of a node that serves one page
+    after the other. The additional time of a reader is the time for making columns.
 
     Returns:
-        None if the node has no room for some pages.
+        The times; None if the node has no room for a few pages.
     """
     used, most = data_regions(client).get("default", (0, 0))
     page = page_bytes_of(workload.row_bytes)
@@ -109,7 +109,7 @@ def measure_times(client: Client, workload: Workload) -> ServiceTimes | None:
                 for _batch in batches:
                     pass
             whole_s.append(time.perf_counter() - begin)
-        # The shortest: what others do on the machine can only make it longer.
+        # Use the shortest time: other load on the machine can only increase it.
         page_s = min(bare_s) / scans.pages
         decode_s = max(0.0, min(whole_s) / scans.pages - page_s)
         nbytes = scans.nbytes // scans.pages

@@ -1,9 +1,9 @@
-"""The size of a cluster for a training: every figure with the rule behind it.
+"""The size of a cluster for a training: every figure with its rule.
 
 workload, accelerators, service times -> **sizing** -> nodes, partitions, copies, workers, memory
 
-The rules are simple sums, so that each can be checked by hand. A node is taken to serve one page
-after the other, at the measured time: with more cores it serves more.
+The rules are simple sums, so that each can be checked by hand. A node is assumed to serve one page
+after the other, in the measured time; with more cores it serves more.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from ignitetf.settings import Settings
 
 __all__ = ["ClusterPlan", "Demand", "make_plan"]
 
-# Of a link, what is left of it for data.
+# Share of a link that is available for data.
 _LINK_SHARE: Final = 0.9
-# Of a node's memory, what data may take; and what rows and partitions take beside their bytes.
+# Share of a node's memory for data; and the overhead of rows and partitions in bytes.
 _MEMORY_SHARE, _STORED = 0.8, 1.05
 _MOST_PARTITIONS: Final = 65_000  # Ignite's own limit
 _PARTITIONS_A_WORKER: Final = 8
 _PARTITIONS_A_NODE: Final = 64
-# Rows are consumed in order, and are requested up to two windows ahead. So where one connection is
-# not enough, a partition must not be larger.
+# Rows are consumed in order, and requested up to two windows ahead. So if one connection is not
+# enough, a partition must not be larger than that.
 _PARTITION_WINDOWS: Final = 2
 _LEAST_PARTITIONS: Final = 16
-# Rows of a partition, or as many as have so many bytes.
+# Rows of a partition; or fewer, up to this number of bytes.
 _LEAST_ROWS: Final = 16
 _LEAST_BYTES: Final = 16 << 20
 _LEAST_HEAP: Final = 512 << 20
-_PAGE_COPIES: Final = 2  # a page takes twice its bytes while it is made
-# Rows of a leaf of its index, which a node takes into the heap for a scan; and their bytes for all
-# scans of a reader on a node.
+_PAGE_COPIES: Final = 2  # a page needs twice its bytes while it is made
+# Rows of an index leaf, which a node loads into the heap for a scan; and the bytes of such rows for
+# all scans of a reader on a node.
 _LEAF_ROWS, _MOST_SCANNED = 336, 128 << 20
 _AHEAD: Final = 2  # batches for each accelerator
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What is to be fed.
+    """The demand of a training.
 
     Attributes:
         workload: Samples and steps.
-        accelerators: How many there are.
+        accelerators: Their number.
         samples: Samples of the data set; None for those of the workload.
-        per_worker: Accelerators of a host at most; each host is one worker.
+        per_worker: Maximum accelerators of a host; each host is one worker.
         network_gbit: Link of each host, in 10^9 bits per second.
-        node_memory: Bytes of memory that a node has for data.
+        node_memory: Memory of a node for data, in bytes.
         nodes: Number of nodes; None for as many as are needed.
     """
 
@@ -71,7 +71,7 @@ class Demand:
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes per second of all accelerators without a pause."""
+        """Bytes per second that all accelerators consume without a pause."""
         return self.accelerators * self.workload.bytes_per_s
 
     @property
@@ -86,18 +86,19 @@ class ClusterPlan:
 
     Attributes:
         nodes: Number of nodes.
-        backups: Copies of each partition beside the primary one.
+        backups: Copies of each partition in addition to the primary one.
         partitions: Partitions of the cache.
         workers: Hosts with accelerators, each a shard of the data.
         per_worker: Accelerators of a worker.
-        readers: Connections of a worker that its rate needs.
-        node_memory: Bytes that a node needs for the data.
-        node_heap: Bytes of Java heap that a node needs for answers.
-        worker_memory: Bytes that a worker needs for pages and batches.
-        utilisation: Share of the time in which accelerators compute at most, by the slowest part.
+        readers: Connections that a worker's rate requires.
+        node_memory: Memory that a node needs for the data, in bytes.
+        node_heap: Java heap that a node needs for answers, in bytes.
+        worker_memory: Memory that a worker needs for pages and batches, in bytes.
+        utilisation: Maximum share of time in which accelerators compute, limited by the slowest
+            part.
         slowest: The slowest part: `accelerators`, `nodes` or `links`.
-        rules: Why each figure is what it is, by its name.
-        notes: What to mind.
+        rules: The rule of each figure, by its name.
+        notes: Advice and warnings.
     """
 
     nodes: int
@@ -137,7 +138,7 @@ def make_plan(demand: Demand, times: ServiceTimes) -> ClusterPlan:
     """Return the cluster that feeds the accelerators.
 
     Raises:
-        ConfigError: The data set cannot be divided among so many workers.
+        ConfigError: The data set cannot be divided among this number of workers.
     """
     rules: dict[str, str] = {}
     workers, per_worker = _workers(demand, rules)

@@ -35,7 +35,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names above on first use: TensorFlow takes seconds to load, and some need none."""
+    """Import the names above on first use: TensorFlow loads in seconds, and some do not need it."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -2,13 +2,13 @@
 
 One checkpoint holds the variables of model and optimizer, the sums of the metrics, and the position
 in the data (`IgniteDataset.state`), so they always belong to the same moment. It is written in the
-background under a new name, and only then becomes the latest; a process killed at any moment leaves
-a complete one.
+background under a new name, and becomes the latest only when it is complete. So a process killed at
+any moment leaves a complete checkpoint.
 
-`fit` knows epochs, but no positions within them. So this callback also makes the batches: before
-each epoch it moves them to where the epoch begins, and it ends the rest of an interrupted epoch
-after its last batch. It cannot wait for the batches to run out: the step that finds none would
-still advance the optimizer's iterations and draw from random generators.
+`fit` knows epochs, but not positions within them. So this callback also makes the batches: before
+each epoch it moves them to the epoch's start, and it ends the rest of an interrupted epoch after
+its last batch. It cannot wait for the batches to run out: the step without a batch would still
+advance the optimizer's iterations and draw from random generators.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["BackupAndRestore"]
 
 _NOTE_KEY: Final = "values/0/.ATTRIBUTES/VARIABLE_VALUE"
 _KEPT: Final = 2
-# Files of a backup: its name is the first group.
+# Files of a backup; the first group is the backup's name.
 _BACKUP: Final = re.compile(r"(ckpt-\d+)\.(?:index|data-\d+-of-\d+)")
 
 
@@ -72,7 +72,7 @@ class BackupAndRestore(BackgroundCheckpoint):
             several workers, for the next one that is due.
         prepare: Takes the dataset of batches and returns the one to train on, with the same number
             of batches, such as `lambda batches: batches.map(augment).prefetch(2)`.
-        drop_remainder: Leave out an incomplete last batch.
+        drop_remainder: Skip an incomplete last batch.
         delete_checkpoint: Remove the backups when training ends successfully.
         barrier_s: Limit in seconds for the last write when training ends.
 
@@ -128,9 +128,9 @@ class BackupAndRestore(BackgroundCheckpoint):
         self.resumed: dict[str, Any] | None = None
         self._delete = delete_checkpoint
         self._fit_epoch = 0
-        self._pending: dict[str, Any] | None = None  # to continue from, when the epoch begins
-        self._note: dict[str, Any] = {}  # of the backup that was restored
-        self._metrics: list[Any] = []  # its sums, until they are added
+        self._pending: dict[str, Any] | None = None  # where the next epoch continues
+        self._note: dict[str, Any] = {}  # note of the restored backup
+        self._metrics: list[Any] = []  # its metric sums, until they are added
         self._first_step = -1  # number that fit gave the first step of this iteration
         self._left = 0  # steps of this iteration, in all
         self._done = 0  # those already made
@@ -153,7 +153,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         super().on_train_begin(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Move the batches to where this epoch begins or continues."""
+        """Move the batches to the position where this epoch begins or continues."""
         pending, self._pending = self._pending, None
         self._fit_epoch = epoch
         if pending is None:
@@ -183,7 +183,7 @@ class BackupAndRestore(BackgroundCheckpoint):
             if not self.model.stop_training:
                 self.model.stop_training = _END_OF_EPOCH
         elif self._every and self._unsaved >= self._every and not done % self._step_rows.parts:
-            # Between batches, so that the rest of the epoch is cut into the same ones.
+            # Saved between batches, so that the rest of the epoch has the same batches.
             self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -197,7 +197,7 @@ class BackupAndRestore(BackgroundCheckpoint):
             self.save()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Wait for the writer, then remove the backups unless they are to be kept."""
+        """Wait for the writer, then remove the backups unless they should be kept."""
         self.barrier()
         self._let_fit_begin(None)
         if self._delete and self._is_writer:
@@ -211,9 +211,9 @@ class BackupAndRestore(BackgroundCheckpoint):
         Under a strategy over several workers all of them call it after the same step.
         """
         if self._divided:
-            self._unsaved = 0  # whether this one is written or not, as the others cannot know
+            self._unsaved = 0  # reset even if this backup is not written: other workers cannot know
             if not self._is_writer or (self.is_busy and not wait):
-                # To read a metric takes all workers.
+                # Reading a metric involves all workers.
                 self._values()
                 return False
         if not self._is_writer or not super().save(wait=wait):
@@ -240,7 +240,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         kinds = [*note["variables"], *note["metrics"]]
         copies = [tf.Variable(tf.zeros(shape, dtype)) for shape, dtype in kinds]
         saved = tf.train.Checkpoint(values=[tf.Variable(""), *copies])
-        # Partial: the counter of the manager that saved it is not taken.
+        # Partial: the saving manager's counter is not restored.
         saved.read(path).assert_existing_objects_matched().expect_partial()
         for variable, copy in zip(variables, copies, strict=False):
             variable.assign(copy)
@@ -284,7 +284,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         }
 
     def _sums_so_far(self) -> list[Any]:
-        """Return the variables of the metrics; none between epochs, when they start over."""
+        """Return the variables of the metrics; none between epochs, when they are reset."""
         return _sums(self.model) if self._done else []
 
     @property
@@ -314,7 +314,7 @@ class BackupAndRestore(BackgroundCheckpoint):
     # Differences between versions of Keras
 
     def _check_fit(self) -> None:
-        """Raise ConfigError unless `fit` goes through `batches`, once in each epoch."""
+        """Raise ConfigError unless `fit` iterates over `batches` once in each epoch."""
         steps = (self.params or {}).get("steps")
         if steps == self._steps or (steps is None and _is_keras_2(self.model)):
             return
@@ -372,8 +372,8 @@ _END_OF_EPOCH: Final = _EndOfEpoch()
 class _Counted(Steps):
     """A dataset that reports a fixed number of elements, though an iteration may have fewer.
 
-    `fit` takes the steps of all epochs from this number; otherwise it would take them from the
-    first epoch, which may be the rest of one. A strategy that divides batches asks it as well.
+    `fit` uses this number as the steps of every epoch. Otherwise it would use the steps of the
+    first epoch, which may be the rest of one. A strategy that divides batches reads it as well.
     """
 
     def __init__(self, dataset: tf.data.Dataset, count: int) -> None:

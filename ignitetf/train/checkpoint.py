@@ -23,7 +23,7 @@ except ImportError as error:
 
 __all__ = ["BackgroundCheckpoint", "is_unfinished", "remove_entries", "variables_of"]
 
-# Names under which TensorFlow writes what it renames when it is complete.
+# Temporary names under which TensorFlow writes files that it renames when complete.
 _UNFINISHED: Final = re.compile(
     r"checkpoint\.tmp[0-9a-f]+|ckpt-\d+_temp|(?:checkpoint|ckpt-\d+).*\.tempstate\d+"
 )
@@ -63,7 +63,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self.directory = directory
         self.saved: list[str] = []
         self.skipped = 0
-        self.held_s = 0.0  # seconds for which training was stopped, in all
+        self.held_s = 0.0  # total seconds for which training was stopped
         self._every = every_steps
         self._keep = keep
         self._restore = restore
@@ -79,7 +79,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         path: str | None = tf.train.latest_checkpoint(self.directory)
         if path is not None:
             copies = self._copies(model)
-            # Partial: the counter of the manager that saved it is not taken.
+            # Partial: the saving manager's counter is not restored.
             status = tf.train.Checkpoint(values=copies).read(path)
             status.assert_existing_objects_matched().expect_partial()
             for variable, copy in zip(variables_of(model), copies, strict=True):
@@ -117,7 +117,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
     # For custom training loops
 
     def save(self, *, wait: bool = False) -> bool:
-        """Copy the values and have them written; returns False if the writer is busy.
+        """Copy the values and queue them for writing; returns False if the writer is busy.
 
         Args:
             wait: Wait for the writer instead of skipping.
@@ -127,7 +127,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         if self.is_busy and not wait:
             self.skipped += 1
             return False
-        # A copy on the host, because training goes on changing the model.
+        # A copy on the host, because training continues to change the model.
         self._put((self._step, self._values()))
         self._last = self._step
         self.held_s += time.perf_counter() - begin
@@ -139,7 +139,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         return self._work.full()
 
     def barrier(self) -> None:
-        """Wait until everything is stored; raises what failed, or TimeoutError after the limit."""
+        """Wait until everything is stored; raises a failed write's error, or TimeoutError."""
         if self._thread is not None:
             self._put(None)
             self._thread.join(self._barrier_s)
@@ -191,7 +191,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
             self._failure = error
 
     def _remove_leftovers(self, kept: Collection[str]) -> None:
-        """Remove what an interrupted training left here.
+        """Remove the files that an interrupted training left here.
 
         Args:
             kept: Paths of the checkpoints that are recorded as complete.
@@ -205,7 +205,7 @@ def is_unfinished(name: str) -> bool:
 
 
 def remove_entries(directory: str, wanted: Callable[[str], bool]) -> None:
-    """Remove the files and folders of a directory whose names are wanted, in order of name."""
+    """Remove the files and folders of a directory whose names match, in order of name."""
     gfile = tf.io.gfile
     if not gfile.isdir(directory):
         return

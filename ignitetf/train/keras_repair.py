@@ -2,10 +2,10 @@
 
 launcher, script -> **keras repair** -> Keras
 
-Keras 3 fails before the first step of a `MultiWorkerMirroredStrategy`, for two reasons: it takes the
-mean of a batch that the workers hold in parts, and reduces numbers along an axis that they do not
-have. A third fault ends epochs of unknown length with a step without data, which counts as one.
-All three are replaced here, from outside, and only for this strategy. Nothing is imported.
+Keras 3 fails before the first step of a `MultiWorkerMirroredStrategy`, for two reasons: it takes
+the mean of a batch whose parts are on different workers, and it reduces numbers along an axis that
+they do not have. A third fault ends epochs of unknown length with a step without data, which Keras
+counts as a step. This module patches all three, only for this strategy, and imports nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def repair_keras() -> None:
     """Make Keras 3 train under `tf.distribute.MultiWorkerMirroredStrategy`.
 
     Call it anywhere before `fit`: Keras is repaired now, or as soon as it is imported with
-    TensorFlow as its backend. A line on stderr says so, or why not. Only versions of Keras are
-    repaired with which that was tested, and none that has been mended. Other strategies, other
-    backends and tf_keras stay as they are.
+    TensorFlow as its backend. A line on stderr reports the repair, or why there was none. Only
+    versions of Keras with which the repair was tested are repaired, and none that has fixed the
+    faults. Other strategies, other backends and tf_keras are not changed.
     """
     when_imported(TRAINER, _repair)
 
@@ -70,7 +70,7 @@ def _building(trainer: Any, original: Callable[..., None]) -> Callable[..., None
 
 
 def _of_a_replica(spec: Any) -> Any:
-    """Return the spec of the part of a batch that the first replica of this worker gets."""
+    """Return the spec of the part of a batch for this worker's first replica."""
     return getattr(spec, "_value_specs", (spec,))[0]
 
 
@@ -90,9 +90,9 @@ def _reducing(trainer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
 def _enumerating(
     trainer: Any, original: Callable[..., Iterator[Any]]
 ) -> Callable[..., Iterator[Any]]:
-    """Return a method that yields steps until no worker has data, if their number is not known.
+    """Return a method that yields steps; without a known number, until no worker has data.
 
-    Batches are taken before the step: one without data would advance the optimizer.
+    It fetches the batches before the step: a step without data would advance the optimizer.
     """
 
     def enumerate_steps(self: Any) -> Iterator[Any]:

@@ -21,11 +21,11 @@ _PLACE: Final = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID
 
 @dataclass(frozen=True)
 class DataParallel:
-    """What a script needs of its group.
+    """A script's group of workers.
 
     Attributes:
         backend: `tensorflow` or `jax`.
-        worker: Number of this worker; 0 is the one that saves and prints.
+        worker: Number of this worker; worker 0 saves and prints.
         workers: Their number.
         strategy: The `tf.distribute.Strategy`; None with JAX.
     """
@@ -36,16 +36,16 @@ class DataParallel:
     strategy: Any = None
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which models and optimizers are made."""
+        """Return the context in which models and optimizers are created."""
         return contextlib.nullcontext() if self.strategy is None else self.strategy.scope()
 
     def batch(self, rows: int) -> int:
-        """Return what to pass to `IgniteDataset.batch` for global steps of so many rows.
+        """Return the argument of `IgniteDataset.batch` for global steps of this number of rows.
 
         A strategy of TensorFlow divides batches itself; with JAX each worker reads its part.
 
         Raises:
-            ConfigError: With JAX, the workers do not divide it.
+            ConfigError: With JAX, the number of rows is not divisible by the number of workers.
         """
         if self.backend == "tensorflow":
             return rows
@@ -63,15 +63,16 @@ def data_parallel() -> DataParallel:
         train = IgniteDataset("MNIST_TRAIN", even="drop").batch(group.batch(64))
         model.fit(train, shuffle=False)
 
-    Call it once, before TensorFlow, JAX or Keras do anything; importing them is fine. Which worker this is, and where
-    the others are, comes from `TF_CONFIG`, and with JAX from `JAX_COORDINATOR_ADDRESS`,
-    `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, as `ignitetf launch` sets them. Without them the script
-    runs alone. The backend is `KERAS_BACKEND`, else Keras' own configuration.
+    Call it once, before TensorFlow, JAX or Keras do anything; importing them is fine. The worker's
+    number and the addresses of the others are read from `TF_CONFIG`, and with JAX from
+    `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, as `ignitetf launch` sets
+    them. Without them the script runs alone. The backend is `KERAS_BACKEND`, otherwise that of
+    Keras' own configuration.
 
-    With TensorFlow this makes a `MultiWorkerMirroredStrategy` and repairs Keras 3 for it; alone, the
-    default strategy stays. With JAX it joins the processes (on CPU through Gloo) and makes
-    `keras.distribution.DataParallel` Keras' distribution, without sharding of data, which
-    `IgniteDataset` and `open_rows` do. There each worker must have the same number of steps: use
+    With TensorFlow this creates a `MultiWorkerMirroredStrategy` and repairs Keras 3 for it; a
+    single worker keeps the default strategy. With JAX it joins the processes (on CPU through Gloo)
+    and makes `keras.distribution.DataParallel` Keras' distribution, without sharding of data, which
+    `IgniteDataset` and `open_rows` do. With JAX each worker must have the same number of steps: use
     `even=` or a `global` order.
 
     Raises:
@@ -131,7 +132,7 @@ def _jax() -> DataParallel:
     import keras
 
     if workers > 1:
-        with contextlib.suppress(AttributeError):  # of versions that have it by default
+        with contextlib.suppress(AttributeError):  # versions with this default
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
         keras.distribution.initialize(address, workers, worker)
     keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
@@ -139,9 +140,9 @@ def _jax() -> DataParallel:
 
 
 def _check_alone() -> None:
-    """Raise ConfigError if TF_CONFIG names a group that JAX knows nothing of.
+    """Raise ConfigError if TF_CONFIG names a group but JAX is configured for one process.
 
-    Each worker would read a shard, and train a model of its own.
+    Each worker would read a shard and train a separate model.
     """
     if _place_in_cluster()[1] > 1:
         raise ConfigError(
@@ -151,7 +152,7 @@ def _check_alone() -> None:
 
 
 def _place_in_cluster() -> tuple[int, int]:
-    """Return the number of this worker and how many there are, according to TF_CONFIG."""
+    """Return the number of this worker and the number of workers, from TF_CONFIG."""
     from ignitetf.read.arguments import shard_of
 
     found = shard_of(None)

@@ -1,4 +1,4 @@
-"""`PyDataset`: batches by number for `fit` of Keras, on any of its backends; no TensorFlow.
+"""`PyDataset`: batches by number for Keras' `fit`, on any backend; without TensorFlow.
 
 process rows -> **pydataset**
 """
@@ -43,28 +43,29 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]
         model.fit(train, epochs=10, shuffle=False)
 
     Batch i is that of `open_rows(..., order=...).batches(batch_size)`, as `(features, label)`. Each
-    epoch of `fit` has the next epoch's order. With `shuffle=True`, the default of `fit`, Keras
-    itself permutes the batches, too, by a seed of its own.
+    epoch of `fit` uses the order of the next epoch. With `shuffle=True`, the default of `fit`,
+    Keras also permutes the batches, with its own seed.
 
-    `workers` threads, or processes with `use_multiprocessing=True`, read batches ahead. Keras (3.15)
-    gives what they read ahead before the first epoch, or at the end of one, to the next epoch, so
-    that epochs are exact without workers only. Each process has connections of its own.
+    `workers` threads, or processes with `use_multiprocessing=True`, read batches ahead. Keras
+    (3.15) gives batches that were read ahead before the first epoch, or at the end of an epoch, to
+    the next epoch. So epochs are exact only without workers. Each process has its own connections.
 
     Args:
         source: Name of the data set, or opened rows with an order by key.
         batch_size: Rows of a batch; None for this worker's part of each step of `global_batch`.
         address: Node or nodes, as for `open_rows`.
-        drop_last: Leave out a last batch with fewer rows.
+        drop_last: Skip a last batch with fewer rows.
         as_supervised: Batches are `(features, label)`, where the label is the field LABEL; False
-            for the structure of `open_rows`, which a model's own `train_step` takes apart.
+            for the structure of `open_rows`, for a model with its own `train_step`.
         workers: As in Keras.
         use_multiprocessing: As in Keras.
         max_queue_size: As in Keras.
-        **arguments: Those of `open_rows`. `order` is by default `keys`, or `global` with `shuffle`.
+        **arguments: Arguments of `open_rows`. The default `order` is `keys`, or `global` with
+            `shuffle`.
 
     Attributes:
-        epoch: The epoch whose batches are read; one more after each that was read to its end. May
-            be set, for `initial_epoch` of `fit`.
+        epoch: The current epoch; incremented after an epoch was read to its end. May be set, for
+            `initial_epoch` of `fit`.
 
     Raises:
         ConfigError: An argument is unusable; the order is a scan; there is no label.
@@ -135,10 +136,11 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]
         return with_label(columns, self._label)
 
     def on_epoch_end(self) -> None:
-        """Go on to the next epoch; without workers only if every batch of this one was read.
+        """Advance to the next epoch; without workers, only if every batch of this one was read.
 
-        Keras also calls it before the first epoch, after a batch or two that tell it their shapes,
-        and in a `fit` with `steps_per_epoch` in the middle of the data. Workers read ahead there.
+        Keras also calls it before the first epoch, after reading a batch or two to learn their
+        shapes, and in a `fit` with `steps_per_epoch` in the middle of the data. Workers read ahead
+        in both cases.
         """
         if self.workers > 1 or self.use_multiprocessing or all(self._read):
             self.epoch += 1

@@ -1,4 +1,4 @@
-"""`device_resident`: reads a data set that fits into memory once, and gathers batches there.
+"""`device_resident`: reads a data set into memory once, and gathers batches there.
 
 row numbers -> columns on the device, row numbers of an epoch -> **gather** -> training
 
@@ -79,17 +79,17 @@ def device_resident(
 
     Batches have the rows, in the order, of `IgniteDataset(..., shuffle=seed).batch(batch_size)` or
     `open_rows(..., shuffle=seed).batches(batch_size)`, reshuffled in each epoch. `epoch`, `shard`,
-    `even`, `window_bytes` and everything that selects rows are those of `dataset`.
+    `even`, `window_bytes` and the selection of rows are those of `dataset`.
 
     Args:
         dataset: An `IgniteDataset`, or what `open_rows` returned.
         batch_size: Rows in a batch; with `global_batch`, None for this worker's part of each step.
-        seed: Seed of the shuffle; None takes that of `dataset`, which may be None too.
-        drop_remainder: Leave out an incomplete last batch.
-        device: Where to keep the columns, such as "GPU:0"; None for the default device. For rows
-            as in `EpochRows.to_device`.
-        limit_bytes: Refuse more than this; None limits it to the free memory of machine and device.
-        framework: For rows, `jax` or `torch`; None takes that of a device object.
+        seed: Seed of the shuffle; None uses that of `dataset`, which may be None too.
+        drop_remainder: Skip an incomplete last batch.
+        device: Device for the columns, such as "GPU:0"; None for the default device. For rows, as
+            in `EpochRows.to_device`.
+        limit_bytes: Largest size in bytes; None is the free memory of machine and device.
+        framework: For rows, `jax` or `torch`; None uses the framework of a device object.
         keys: For rows, whether batches have the entry `key`.
 
     Raises:
@@ -120,8 +120,8 @@ def device_resident(
 class ResidentRows:
     """Batches of JAX or PyTorch, gathered from columns on a device; see `device_resident`.
 
-    Each iteration is of the next epoch. An epoch sends its row numbers to the device, 8 bytes a row
-    or less; a step sends nothing.
+    Each iteration reads the next epoch. An epoch sends its row numbers to the device, at most 8
+    bytes a row; a step sends nothing.
 
     Attributes:
         columns: All rows, in the structure of a batch.
@@ -159,7 +159,7 @@ class ResidentRows:
     def indices(self) -> GatheredBatches:
         """Return an iterator of the row numbers of each batch of the next epoch, on the device.
 
-        A training step can then call `gather` itself, or index `columns`, within what is compiled.
+        A compiled training step can then call `gather` itself, or index `columns`.
         """
         return self._batches(lambda numbers: numbers)
 
@@ -177,7 +177,7 @@ class ResidentRows:
 
 
 class GatheredBatches(Iterator[Any]):
-    """The batches of an epoch, or their row numbers, and how far they have come.
+    """The batches of an epoch, or their row numbers, and the position in it.
 
     Attributes:
         consumed: Rows handed out so far.

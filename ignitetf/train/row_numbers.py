@@ -1,4 +1,4 @@
-"""`RowNumbers`: which rows each batch of an epoch has, as numbers of rows that are in memory.
+"""`RowNumbers`: the rows of each batch of an epoch, as numbers of rows in memory.
 
 reader -> all rows, once;  plan, key order -> **row numbers** -> resident batches of any framework
 
@@ -29,7 +29,7 @@ class RowNumbers:
     """The rows of each epoch in order, as numbers of the rows that `read` returned.
 
     Args:
-        rows: What is read, with the order and the shard of the epochs.
+        rows: The rows to read, with the order and the shard of the epochs.
         batch_size: Rows in a batch; None for this worker's part of each global step.
 
     Raises:
@@ -48,10 +48,10 @@ class RowNumbers:
         self._counts: dict[int, int] = {}
 
     def read(self) -> list[Batch]:
-        """Read all rows that these epochs are of.
+        """Read all rows that any of these epochs has.
 
-        By keys these are all rows, in the order of their keys or blocks, whatever the shard: in each epoch it
-        has others of them.
+        With an order by key these are all rows, in the order of their keys or blocks, for any
+        shard: the shard has different rows in each epoch.
         """
         reader, order = self.rows.reader, self._order
         if isinstance(order, StepOrder):
@@ -59,7 +59,7 @@ class RowNumbers:
             batches = list(read_rows(reader, every, Position(0), Shard()))
         else:
             share = order.share(self.rows.shard)
-            # Rows of each partition that the policy for nulls left.
+            # Rows of each partition that remain under the policy for nulls.
             self._counts = dict.fromkeys(share, 0)
             batches = []
             for item in reader.batches(share):
@@ -70,10 +70,10 @@ class RowNumbers:
         return batches
 
     def numbers(self, position: Position) -> NDArray[np.int64]:
-        """Return the rows from a position on, in order, after `read`.
+        """Return the row numbers from a position on, in order; call `read` first.
 
         Args:
-            position: By keys any place, else the beginning of an epoch.
+            position: Any position with an order by key, otherwise the beginning of an epoch.
         """
         order, shard = self._order, self.rows.shard
         if isinstance(order, StepOrder):
@@ -92,23 +92,23 @@ class RowNumbers:
         numbers = np.concatenate(parts)
         if not order.known or not len(numbers):
             return numbers
-        # A padded shard starts over with its own first rows; a shortened one ends early.
+        # A padded shard repeats its own first rows; a shortened one ends early.
         return np.resize(numbers, order.rows(shard))
 
     @property
     def cut_by_step(self) -> bool:
-        """Whether batches end with global steps, so that they may differ from the batch size."""
+        """Whether batches end with global steps, and so may differ in size."""
         order = self._order
         uneven = isinstance(order, StepOrder) and order.is_uneven(self.rows.shard)
         return uneven or self._batch_size is None
 
     def cuts(self, position: Position, rows: int, drop_remainder: bool) -> list[tuple[int, int]]:
-        """Return where each batch begins and ends among the rows from a position on.
+        """Return the start and end of each batch among the rows from a position on.
 
         Args:
-            position: Where the rows begin.
-            rows: How many there are, as `numbers` returned them.
-            drop_remainder: Leave out an incomplete last batch.
+            position: Position of the first row.
+            rows: Number of rows, as returned by `numbers`.
+            drop_remainder: Skip an incomplete last batch.
         """
         order, size = self._order, self._batch_size
         if size is not None and not self.cut_by_step:
@@ -121,12 +121,12 @@ class RowNumbers:
 
 
 def check_size(rows: EpochRows, limit_bytes: int | None, device_bytes: int | None = None) -> None:
-    """Refuse rows that do not fit into memory.
+    """Raise ConfigError for rows that do not fit into memory.
 
     Args:
-        rows: What would be read.
-        limit_bytes: The limit; None for what is free.
-        device_bytes: Free memory of a device apart from the machine's own.
+        rows: The rows to read.
+        limit_bytes: The limit; None for the free memory.
+        device_bytes: Free memory of a device with its own memory.
 
     Raises:
         ConfigError: There are too many rows.
@@ -136,7 +136,7 @@ def check_size(rows: EpochRows, limit_bytes: int | None, device_bytes: int | Non
     needed = int(count * rows.reader.entry_bytes)
     limit = limit_bytes
     if limit is None:
-        # While the columns are being put together, they exist twice.
+        # While the columns are being concatenated, they exist twice.
         limit = psutil.virtual_memory().available // 2
         if device_bytes is not None:
             limit = min(limit, device_bytes)

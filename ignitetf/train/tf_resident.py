@@ -29,8 +29,8 @@ __all__ = ["DeviceResident"]
 class DeviceResident(tf.data.Dataset):  # type: ignore[misc]
     """Batches gathered from columns in memory; see `device_resident`.
 
-    As a dataset it gathers within `tf.data`, that is, on the host's processor. A custom training
-    step can gather on the device: iterate `indices` and call `gather` in it.
+    As a dataset it gathers within `tf.data`, so on the host's processor. A custom training step can
+    gather on the device: iterate `indices` and call `gather` in it.
 
     Attributes:
         columns: All rows, in the structure of a batch.

@@ -99,7 +99,7 @@ class Cluster:
             return self._reading
 
     def forget(self) -> None:
-        """Close the idle connections, as after a node was lost, and open data sets anew."""
+        """Close idle connections, for example after losing a node; data sets are reopened."""
         self.opened.clear()
         with self._lock:
             if self._reading is not None:

@@ -63,7 +63,7 @@ class Secrets:
         self._tickets: dict[str, float] = {}
 
     def ticket(self) -> str:
-        """Return a token for one use within a minute: other users can see a browser's arguments."""
+        """Return a one-use token valid for a minute: other users can see a browser's arguments."""
         made = secrets.token_urlsafe(24)
         self._tickets[made] = time.monotonic()
         return made
