@@ -2,8 +2,8 @@
 
 batches -> **one feeding thread, a thread for each accelerator** -> utilisation
 
-All are fed from one iterator through a bounded queue, as the devices of one host are from one
-reader. A batch is let go when its step begins, since by then a device would have its own copy.
+One iterator feeds all of them through a bounded queue, as one reader feeds the devices of a host. A
+batch is released when its step begins, since a device would have its own copy by then.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _END_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Utilisation:
-    """What simulated accelerators did.
+    """The result of a run of simulated accelerators.
 
     Attributes:
-        accelerators: How many they were.
-        steps: Steps of all of them.
-        seconds: Time of all of them together, from the first batch of each.
-        utilisation: Share of that time in which they computed, by the time of a step that was
-            asked for: what a sleep takes beyond that counts as waiting.
+        accelerators: Number of accelerators.
+        steps: Total number of steps.
+        seconds: Total time of all accelerators, from the first batch of each.
+        utilisation: Share of that time in which they computed, by the requested step time. A
+            sleep's excess over that time counts as waiting.
     """
 
     accelerators: int
@@ -43,7 +43,7 @@ class Utilisation:
 
 
 def ahead_of(accelerators: int, batch_bytes: int) -> int:
-    """Return how many batches are read ahead: two for each accelerator, 64 MiB to 1 GiB."""
+    """Return the number of batches to read ahead: two for each accelerator, 64 MiB to 1 GiB."""
     wanted = max(2 * accelerators, _AHEAD_BYTES // batch_bytes)
     return max(1, min(wanted, _MOST_AHEAD_BYTES // batch_bytes))
 
@@ -58,14 +58,14 @@ def utilisation_of(
     """Let accelerators consume batches for some seconds.
 
     Args:
-        batches: Yields batches without an end; closed afterwards.
-        accelerators: How many there are.
+        batches: Endless iterator of batches; closed afterwards.
+        accelerators: Number of accelerators.
         step_s: Seconds of a step.
-        seconds: How long each goes on from its first batch; it ends with a whole step.
-        ahead: Batches that wait in the queue at most.
+        seconds: Duration of each accelerator's run from its first batch; it ends with a whole step.
+        ahead: Maximum number of batches in the queue.
 
     Raises:
-        Exception: What `batches` raises.
+        Exception: The error of `batches`.
     """
     shared = _Shared(batches, ahead)
     devices = [_Accelerator(shared, step_s, seconds) for _ in range(accelerators)]
@@ -75,7 +75,7 @@ def utilisation_of(
             thread.start()
         for device in devices:
             while device.is_alive():
-                device.join(_POLL_S)  # without a limit, Ctrl-C would wait, too
+                device.join(_POLL_S)  # without a time limit, Ctrl-C would wait, too
     finally:
         shared.stop.set()
         feeding.join(_END_S)
@@ -95,7 +95,7 @@ class _Shared:
         self.error: BaseException | None = None
 
     def feed(self) -> None:
-        """Put batches into the queue until told to stop, or an error."""
+        """Put batches into the queue until stopped, or until an error."""
         try:
             with contextlib.closing(self._batches) as batches:
                 for batch in batches:
@@ -111,7 +111,7 @@ class _Shared:
             self.stop.set()
 
     def take(self) -> bool:
-        """Wait for a batch and let it go; returns False if there will be none."""
+        """Wait for a batch and release it; returns False if there are no more."""
         while not self.stop.is_set():
             with contextlib.suppress(queue.Empty):
                 self._queue.get(timeout=_POLL_S)
@@ -120,7 +120,7 @@ class _Shared:
 
 
 class _Accelerator(threading.Thread):
-    """Takes a batch and sleeps, in turn."""
+    """Takes a batch, sleeps for a step, and repeats."""
 
     def __init__(self, shared: _Shared, step_s: float, seconds: float) -> None:
         super().__init__(name="ignitetf-bench-accelerator", daemon=True)
@@ -131,7 +131,7 @@ class _Accelerator(threading.Thread):
         self.took_s = 0.0
 
     def run(self) -> None:
-        """Go on until the time is over; the wait for the batch after a step belongs to it."""
+        """Run until the time is over; a step includes the wait for the next batch."""
         going = self._shared.take()
         begin = time.monotonic()
         while going and self.took_s < self._seconds:

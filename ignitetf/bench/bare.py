@@ -1,11 +1,11 @@
-"""Bare sockets: they speak the thin client protocol, parse nothing, and show what a cluster can do.
+"""Bare sockets with the thin client protocol and no parsing, which show a cluster's best rates.
 
 client -> **requests over sockets** -> rows and seconds
 
-Every page is received into the same buffer, and only its head is looked at. A pass that asks ahead
-requests the next page of a scan as soon as the head of a page is here, since an earlier pass has
-counted the rows. The clock starts once a socket is connected: a login takes a node 0.1 s, and
-readers keep their connections.
+Every page is received into the same buffer, and only its head is parsed. A pass that requests ahead
+sends the request for a scan's next page as soon as the head of a page has arrived, since an earlier
+pass has counted the rows. The clock starts once a socket is connected: a login takes a node 0.1 s,
+and readers keep their connections.
 
 Source: Apache Ignite 2.17.0, binary client protocol.
 """
@@ -32,13 +32,13 @@ from ignitetf.errors import ConnectError, RequestTimeout, WireError
 __all__ = ["PAGE_BYTES", "Entries", "Scans", "call", "send_ahead", "sockets"]
 
 PAGE_BYTES: Final = 4 << 20
-# Requested and not yet received by a pass that asks ahead, and the most scans for it.
+# Bytes requested but not yet received by a pass that requests ahead, and its maximum of scans.
 _AHEAD_BYTES: Final = 8 << 20
 _MOST_AHEAD: Final = 100
 _BUFFER_BYTES: Final = 64 << 20
-# Of an entry besides its values: key, type, field offsets.
+# Bytes of an entry in addition to its values: key, type, field offsets.
 _ENTRY_BYTES: Final = 60
-# Of one request with entries; as many connections to a node, and requests on each.
+# Bytes of one request with entries; number of connections to a node, and of requests on each.
 _REQUEST_BYTES: Final = 4 << 20
 _REQUEST_ENTRIES: Final = 8192
 _CONNECTIONS: Final = 2
@@ -57,7 +57,7 @@ _STREAM_ENTRIES: Final = 4096
 
 @contextlib.contextmanager
 def sockets(client: Client, addresses: Iterable[str]) -> Generator[list[socket.socket], None, None]:
-    """Open a socket to each address; a time limit of theirs becomes RequestTimeout."""
+    """Open a socket to each address; a socket's timeout becomes RequestTimeout."""
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(client.open_socket(address)) for address in addresses]
         try:
@@ -82,10 +82,10 @@ def send_ahead(
     """Send requests, each given as buffers of its body, and drop their answers.
 
     Args:
-        sock: The connection; idle before and after.
+        sock: The connection; no requests are open before and after.
         op: The operation.
         requests: The bodies.
-        unanswered: Most requests without an answer.
+        unanswered: Maximum number of unanswered requests.
     """
     waiting, scratch = 0, memoryview(bytearray(1 << 20))
     for number, buffers in enumerate(requests):
@@ -99,11 +99,11 @@ def send_ahead(
 
 
 class Scans:
-    """The scans of a cache, to be drained as often as wanted.
+    """The scans of a cache, which can be drained repeatedly.
 
     Args:
         client: The cluster.
-        cache: Name of the cache, which does not change meanwhile.
+        cache: Name of the cache, which must not change meanwhile.
         row_bytes: Bytes of a row's values, the mean if rows differ.
         page_bytes: Bytes of a page, at least a row.
 
@@ -112,7 +112,7 @@ class Scans:
         rows: Rows of the cache.
         pages: Pages of a pass.
         nbytes: Bytes of all pages.
-        ahead: Scans that a pass has open besides the one it receives, so that enough is requested.
+        ahead: Open scans of a pass in addition to the one it receives, so that enough is requested.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Scans:
         self._cache = cache_id(cache)
         self._owners = _owners(client, cache)
         self._counts: dict[int, int] = {}
-        # The system provides its memory only as it is written to.
+        # The system allocates its memory only as it is written to.
         self._buffer = memoryview(np.empty(max(_BUFFER_BYTES, 4 * page_bytes), np.uint8).data)
         self.page_rows = max(1, page_bytes // (row_bytes + _ENTRY_BYTES))
         self.rows = self.pages = self.nbytes = 0
@@ -131,7 +131,7 @@ class Scans:
             self.rows += count
             self.pages += 1
             self.nbytes += len(entries)
-        # Empty partitions are skipped, as a reader that has counts skips them.
+        # Skip empty partitions, as a reader with row counts does.
         self._owners = {
             address: [p for p in partitions if self._counts.get(p)]
             for address, partitions in self._owners.items()
@@ -144,10 +144,10 @@ class Scans:
         """Receive all pages, one node after the other.
 
         Args:
-            ahead: Further scans that are open at a time; 0 requests page by page.
+            ahead: Number of additional open scans; 0 requests page by page.
 
         Returns:
-            The number of rows, and the seconds that it took.
+            The number of rows, and the seconds.
         """
         rows, took_s = 0, 0.0
         for address, partitions in self._owners.items():
@@ -159,12 +159,12 @@ class Scans:
         return rows, took_s
 
     def counts(self, ahead: int = 0) -> Generator[int, None, None]:
-        """Yield the number of rows of each page as it has arrived."""
+        """Yield the number of rows of each page as it arrives."""
         for _, count, _ in self._drained(ahead):
             yield count
 
     def by_owner(self) -> dict[str, list[tuple[int, bytes]]]:
-        """Return the entries of all pages, with their number, by the address of their node."""
+        """Return the entries of all pages, and their number, by the address of their node."""
         found: dict[str, list[tuple[int, bytes]]] = {}
         for address, partitions in self._owners.items():
             with sockets(self._client, [address]) as (sock,):
@@ -224,11 +224,11 @@ class _Scan:
 
 
 class Entries:
-    """Entries of a cache as the nodes sent them, to be stored again: nothing is computed for it.
+    """Entries of a cache as the nodes sent them, which can be stored again without encoding.
 
     Args:
         client: The cluster.
-        cache: Cache that they are read from and stored into; its partitions have their owners now.
+        cache: Cache that they are read from and stored into; the present partition owners are used.
         row_bytes: Bytes of a row's values.
     """
 
@@ -243,7 +243,7 @@ class Entries:
         ]
 
     def put_all(self) -> float:
-        """Send them with PUT_ALL to the nodes that own them, and return the seconds."""
+        """Send the entries with PUT_ALL to their owners, and return the seconds."""
 
         def send(sock: socket.socket, pages: Sequence[tuple[int, bytes]]) -> None:
             head = struct.Struct("<ibi")
@@ -253,7 +253,7 @@ class Entries:
         return self._everywhere(send)
 
     def stream(self) -> float:
-        """Send them through a data streamer for each connection, and return the seconds."""
+        """Send the entries through a data streamer for each connection, and return the seconds."""
         flags, buffered = _STREAM_KEEP_BINARY, _STREAM_ENTRIES
         start = struct.pack("<ibiibi", self._cache, flags, buffered, buffered, _NULL, 0)
         head = struct.Struct("<8sbi")
@@ -278,7 +278,7 @@ class Entries:
 
 
 def _owners(client: Client, cache: str) -> dict[str, list[int]]:
-    """Return the partitions by the address of the node that owns them."""
+    """Return the partitions by the address of their owner."""
     seeds, partitions = client.settings.addresses, range(client.partition_count(cache))
     nodes = client.nodes()
     if len(nodes) < 2:
@@ -317,7 +317,7 @@ def _head(sock: socket.socket, buffer: memoryview) -> tuple[int, int]:
 
 
 def _skip(sock: socket.socket, scratch: memoryview) -> None:
-    """Receive an answer and drop it."""
+    """Receive an answer and discard it."""
     _, left = _head(sock, scratch)
     while left:
         part = min(left, len(scratch))

@@ -1,9 +1,9 @@
-"""Feeds simulated accelerators in a process of its own: a data set, a bare socket, TFRecord files.
+"""Feeds simulated accelerators in a separate process: a data set, a bare socket, TFRecord files.
 
 `bench storage` -> where the samples are -> **process** -> utilisation and memory of each run
 
-With a process for each way to read, none pays for the memory, the threads or the lock of the other.
-The process takes one JSON object a line, first the `Feed`, and answers each with one.
+Each way to read has its own process, so that none is affected by another's memory, threads or lock.
+The process reads one JSON object a line, first the `Feed`, and answers each with one.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ Batches = Callable[[], Generator[Any, None, None]]
 
 @dataclass(frozen=True)
 class Feed:
-    """What a process reads.
+    """The configuration of a process.
 
     Attributes:
-        way: A data set; the bare socket that drains its scans, whose batches are empty; files.
-        settings: Where the cluster is.
+        way: How to read: from a data set; with the bare socket that drains its scans and yields
+            empty batches; from files.
+        settings: How to connect to the cluster.
         cache: Cache with the samples.
         files: TFRecord files with the same samples.
         batch_rows: Rows of a batch.
@@ -66,12 +67,12 @@ class Fed:
     """One run of simulated accelerators.
 
     Attributes:
-        accelerators: How many they were.
+        accelerators: Number of accelerators.
         steps: Steps of all of them.
         utilisation: Share of the time in which they computed.
-        batches_per_s: Batches per second that all of them took.
-        memory_mb: Largest memory of the process during the run beyond that before it read,
-            in MB (10^6); None where the system does not tell.
+        batches_per_s: Batches per second of all accelerators.
+        memory_mb: Peak memory of the process during the run minus its memory before reading, in MB
+            (10^6); None if the system does not report it.
     """
 
     accelerators: int
@@ -85,7 +86,7 @@ class FeedProcess:
     """A process that feeds accelerators; close it, or use it as a context manager.
 
     Attributes:
-        setting: How it reads, for people.
+        setting: Description of how it reads, for people.
 
     Raises:
         IgniteTFError: The process failed; the message is the last line of its error.
@@ -95,7 +96,7 @@ class FeedProcess:
     def __init__(self, feed: Feed) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - until `close`
         self._idle_s = feed.settings.idle_timeout_s
-        # In a session of its own, Ctrl-C ends it through this object, without a traceback.
+        # In its own session: Ctrl-C ends it through this object, without a traceback.
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
@@ -176,7 +177,7 @@ def _serve(lines: IO[bytes], answers: IO[str]) -> None:
             batches, setting = way(feed, stack)
         gc.collect()
         before = _memory("VmRSS")
-        # Memory that is touched for the first time takes longer to fill than it takes to read.
+        # Filling memory for the first time takes longer than reading it.
         utilisation_of(batches(), 1, 0.0, _WARM_S, ahead_of(1, feed.batch_bytes))
         print(json.dumps({"setting": setting}), file=answers, flush=True)
         for line in lines:
@@ -193,7 +194,7 @@ def _run(
     seconds: float,
 ) -> Fed:
     with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", "ascii")  # forgets the peak
+        Path("/proc/self/clear_refs").write_text("5", "ascii")  # resets the peak
     ahead = ahead_of(accelerators, feed.batch_bytes)
     found = utilisation_of(batches(), accelerators, step_s, seconds, ahead)
     peak = _memory("VmHWM")
@@ -232,7 +233,7 @@ def _from_cache(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]:
 
 
 def _from_socket(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]:
-    """Receive the same pages and count their entries, which is the most that a node can feed."""
+    """Receive the same pages and count their entries: the upper limit of what a node can feed."""
     from ignitetf import connect
     from ignitetf.bench.bare import Scans
 
@@ -253,7 +254,7 @@ def _from_socket(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]
 
 
 def _from_files(feed: Feed) -> tuple[Batches, str]:
-    """Parse records by the batch, with the settings that read fastest here."""
+    """Parse records batch by batch, with the settings that read fastest here."""
     best = max(itertools.product(_READS, _BUFFERS), key=lambda tried: _rate(_parsed(feed, *tried)))
     reads, buffer = best
     return (
@@ -289,7 +290,7 @@ def _rate(batches: Generator[Any, None, None]) -> float:
 
 
 def _memory(name: str) -> float | None:
-    """Return a figure of this process's memory in bytes, as Linux tells it."""
+    """Return a figure of this process's memory in bytes, as Linux reports it."""
     with contextlib.suppress(OSError):
         found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text("ascii"))
         return None if found is None else 1024.0 * int(found[1])

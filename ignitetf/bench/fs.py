@@ -1,8 +1,8 @@
-"""`ignitetf bench fs`: rates of `igfs://` beside bare requests with the same chunks, in one run.
+"""`ignitetf bench fs`: rates of `igfs://` compared with bare requests of the same chunks.
 
-The bare requests are the baseline: chunks of the same size, built before the clock starts, nothing
-computed or copied, several in flight. They are sent as single puts, as puts of several chunks, and
-through a data streamer; the fastest counts. All measurements alternate, and each figure is the
+The bare requests are the baseline: chunks of the same size, built before the clock starts, without
+computing or copying, several in flight. They are sent as single puts, as puts of several chunks,
+and through a data streamer; the fastest counts. All measurements alternate, and each figure is the
 median of its rounds.
 """
 
@@ -28,7 +28,7 @@ from ignitetf.settings import Settings
 __all__ = ["bench_fs"]
 
 _NAME: Final = "IGFS_BENCH"
-# The bare requests store into the file system's own cache of chunks, while it has no file.
+# The bare requests store into the file system's own cache of chunks, while it contains no file.
 _CHUNKS: Final = f"{_NAME}_DATA"
 _WINDOW: Final = 4
 _STREAM_WINDOW: Final = 3
@@ -53,10 +53,10 @@ def bench_fs(
     files: int = 10_000,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Measure a file system that is created for this and dropped afterwards.
+    """Measure a temporary file system.
 
     Args:
-        settings: Where the cluster is.
+        settings: How to connect to the cluster.
         size_bytes: Size of the file that is written and read.
         rounds: Number of rounds; figures are medians.
         files: Number of files in the directory that is listed.
@@ -153,7 +153,7 @@ class _Bench:
         self._seconds.setdefault(name, []).append(time.perf_counter() - begin)
 
     def _remove(self) -> None:
-        """Remove the file, and its chunks at once."""
+        """Remove the file and, immediately, its chunks."""
         self._store.remove("/file")
         self._store.reclaimer.run(0)
 
@@ -182,7 +182,7 @@ class _Bench:
         self._send(_PUT_ALL, self._several(lambda n: struct.pack("<ibi", self._cache, 0, n)))
 
     def _stream(self) -> None:
-        entries = (_PER_REQUEST, 4 * _PER_REQUEST)  # kept for each node, and for each thread
+        entries = (_PER_REQUEST, 4 * _PER_REQUEST)  # one for each node and each thread
         start = struct.pack("<ibiibi", self._cache, _OVERWRITE, *entries, _NULL, 0)
         with sockets(self._client, self._client.settings.addresses[:1]) as (sock,):
             stream = call(sock, _STREAM_START, start)

@@ -2,8 +2,8 @@
 
 rates -> **plot** -> PNG
 
-A panel for each kind of rows (`Profile`) with a bar for each way to read them, the fastest on top;
-for rates against the number of partitions, lines.
+Each kind of rows (`Profile`) has a panel with a bar for each way to read them, the fastest on top.
+Rates against the number of partitions are drawn as lines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DPI: Final = 120
 
 
 def check_plot(path: Path) -> None:
-    """Raise before anything is measured if the result could not be drawn.
+    """Raise an error, before measuring, if the result could not be drawn.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -45,7 +45,7 @@ def plot_rates(rates: Sequence[Rate], path: str | Path) -> None:
 
     Args:
         rates: As returned by `bench_read` and `bench_partitions`.
-        path: The picture to write; `.svg` draws lines, anything else is a PNG.
+        path: The picture to write: vector graphics for `.svg`, otherwise a PNG.
 
     Raises:
         MissingExtra: matplotlib is not installed.

@@ -1,10 +1,11 @@
-"""Runs pyignite's `put_all` in a process of its own, like a program that loads with it.
+"""Runs pyignite's `put_all` in a separate process, like a program that loads with it.
 
 `bench write` -> rows, settings -> **process** -> seconds
 
-How malloc hands out memory depends on what the process freed before; because of that, pyignite
-writes rows of 1 MB at either 420 or 600 MB/s. In the process of the benchmark its rate would depend
-on what ran before it. Here malloc keeps large pieces from the start, which is pyignite's best case.
+How malloc allocates memory depends on what the process freed before. Because of this, pyignite
+writes rows of 1 MB at either 420 or 600 MB/s, and in the benchmark's own process its rate would
+depend on earlier runs. In this process malloc keeps large blocks from the start, which is
+pyignite's best case.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["PutAll", "put_all_seconds"]
 
 _LIMIT_S: Final = 600.0
 _ENVIRONMENT: Final = {
-    # The most that glibc raises these to by itself, once large pieces have been freed.
+    # The highest values that glibc itself sets once large blocks have been freed.
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
     # The current folder must not affect what is imported.
@@ -38,7 +39,7 @@ _ENVIRONMENT: Final = {
 
 @dataclass(frozen=True)
 class PutAll:
-    """What the process writes.
+    """The work of the process.
 
     Attributes:
         settings: Where the node is.
@@ -55,7 +56,7 @@ def put_all_seconds(work: PutAll, limit_s: float = _LIMIT_S) -> float:
     """Return the seconds that the rows take, without process start and a first batch.
 
     Args:
-        work: What is written.
+        work: The rows to write, and where.
         limit_s: Seconds after which the process is killed.
 
     Raises:
@@ -103,7 +104,7 @@ def _write(work: PutAll) -> float:
 
 
 def _objects(work: PutAll, rows: Columns, first_key: int) -> Iterator[dict[Any, Any]]:
-    """Yield rows the way a user of pyignite has them: objects by key."""
+    """Yield rows in the form in which a user of pyignite has them: objects by key."""
     from pyignite import GenericObjectMeta
     from pyignite.datatypes import ByteArrayObject, IntObject, LongObject
 

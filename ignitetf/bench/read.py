@@ -1,9 +1,9 @@
-"""`ignitetf bench read`: rates of the read path beside the machine's limit and pyignite.
+"""`ignitetf bench read`: rates of the read path compared with the machine's limit and pyignite.
 
 Every way reads the same rows of the same cache, in turn, several times, in both orders. The report
 has the median of each way and its ratio to two bare sockets that drain the same scans: one requests
-page by page, the other ahead of need. They parse nothing, so they show what the node and the
-loopback can deliver.
+page by page, the other ahead. They parse nothing, so they show what the node and the loopback can
+deliver.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PYIGNITE_ROWS: Final = 3_000
 _PYIGNITE_PAGE: Final = 500
 _FEW_BYTES: Final = 256 << 20
 
-# Reads once and returns the number of rows, with the seconds if the way has its own clock.
+# Reads once and returns the number of rows, and the seconds if the way measures them itself.
 Way = Callable[[], "int | tuple[int, float]"]
 
 
@@ -48,7 +48,7 @@ class Rate:
         mb_per_s: Megabytes (10^6) of keys and values per second.
         ratio: Rate relative to the bare socket that requests page by page, median of the rounds.
         ratio_ahead: Rate relative to the bare socket that requests ahead.
-        cpu: Seconds of this process's processors, in all threads, per second.
+        cpu: CPU seconds of this process, over all threads, per second.
         row_bytes: Bytes of a row's values.
         rows: Rows in the cache.
         partitions: Partitions of the cache.
@@ -70,7 +70,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Setup:
-    """What is read.
+    """The cache to read.
 
     Attributes:
         client: The cluster.
@@ -103,12 +103,12 @@ def bench_read(
     """Measure all ways of reading one profile's rows.
 
     Args:
-        settings: Where the node is; the benchmark's cache is created there and dropped.
+        settings: How to connect; the benchmark's cache is created there and dropped.
         profile: A name in `PROFILES`.
         rounds: Times each way is run.
         partitions: Partitions of the cache.
         rows: Rows to read; None for the profile's own number.
-        ways: Only these, and the bare sockets; None for all that can run here.
+        ways: Run only these and the bare sockets; None for all that can run here.
         more: Further ways by name: called with the cache, each returns rows and seconds.
         on_round: Called after each round.
 
@@ -142,7 +142,7 @@ def _chosen(setup: Setup, ways: Collection[str] | None) -> dict[str, Way]:
 
 
 def _timed(way: Way) -> tuple[float, float]:
-    """Return rows per second, and seconds of the processors per second."""
+    """Return rows per second, and CPU seconds per second."""
     begin, spent = time.perf_counter(), time.process_time()
     done = way()
     whole_s, cpu_s = time.perf_counter() - begin, time.process_time() - spent

@@ -19,14 +19,14 @@ __all__ = ["PROFILES", "Columns", "Profile", "drop_rows", "fill_cache", "make_ro
 Columns = dict[str, NDArray[Any]]
 
 _SEED: Final = 20
-# Rows that are made and loaded at a time.
+# Rows that are generated and loaded at a time.
 _PART_BYTES: Final = 256 << 20
 _CITIES: Final = ("Oslo", "Lima", "Ulan Bator", "Addis Ababa", "Rio de Janeiro")
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Rows to read.
+    """A kind of rows to read.
 
     Attributes:
         rows: Number of rows.
@@ -34,7 +34,7 @@ class Profile:
         batch: Rows of a batch.
         kind: `dense`: an array of bytes and a label; `blobs`: bytes of half to one and a half times
             `row_bytes`, and a label; `columns`: three numbers and two short texts.
-        page_rows: Rows of a page; None leaves that to the reader.
+        page_rows: Rows of a page; None uses the reader's default.
     """
 
     rows: int
@@ -45,7 +45,7 @@ class Profile:
 
     @property
     def cache(self) -> str:
-        """Its cache: one per kind, because the cluster never forgets the fields of a type."""
+        """Its cache: one per kind, because the cluster keeps the fields of a type for ever."""
         return f"IGNITETF_BENCH_READ_{self.kind.upper()}"
 
 
@@ -72,7 +72,7 @@ def sized(profile: Profile, rows: int | None) -> Profile:
 def make_rows(profile: Profile, part_bytes: int = _PART_BYTES) -> Iterator[Columns]:
     """Yield the rows as columns, in parts; every call yields the same ones.
 
-    The key of a row is its number, which the load gives it.
+    The key of a row is its number, assigned by the load.
     """
     rng = np.random.default_rng(_SEED)
     step = max(1, part_bytes // profile.row_bytes)
@@ -106,12 +106,12 @@ def _columns(rng: np.random.Generator, profile: Profile, keys: NDArray[np.int64]
 def fill_cache(
     client: Client, profile: Profile, partitions: int | None = None, cache: str | None = None
 ) -> None:
-    """Load the rows into a cache, replacing what an interrupted run left of it.
+    """Load the rows into a cache, replacing the remains of an interrupted run.
 
     Args:
         client: The cluster.
         profile: The rows.
-        partitions: Partitions of the cache; None leaves that to the load.
+        partitions: Partitions of the cache; None uses the load's default.
         cache: Its name; None for the profile's own.
     """
     name = profile.cache if cache is None else cache
@@ -123,5 +123,5 @@ def fill_cache(
 
 
 def drop_rows(client: Client, cache: str) -> None:
-    """Remove a cache of rows, and what an interrupted load left of it."""
+    """Remove a cache of rows, and the remains of an interrupted load."""
     drop_dataset(cache, client=client, missing_ok=True)

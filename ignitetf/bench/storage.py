@@ -2,10 +2,10 @@
 
 workload -> samples in a cache and in files -> accelerators 1, 2, 4 ... -> **the most at work**
 
-Each step is a sleep, as in MLPerf Storage. Of a way to read it is found how many accelerators one
-process feeds so that they compute for the required share of their time. All ways take turns, over
-the same samples; the files are in the page cache, since they were just written. A bare socket tells
-the most that the nodes can send here.
+Each step is a sleep, as in MLPerf Storage. For each way to read, the benchmark finds how many
+accelerators one process can feed so that they compute for the required share of their time. All
+ways run in turn, over the same samples; the files are in the page cache, since they were just
+written. A bare socket shows the upper limit of what the nodes can send here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Search", "Supported", "bench_storage"]
 
 _CACHE: Final = "IGNITETF_BENCH_STORAGE"
 _MOST_BYTES: Final = 2_000_000_000
-# Of what is free: rows take a little more than their bytes, and other clients need room.
+# Share of the free memory: rows need a little more than their bytes, and other clients need room.
 _NODE_SHARE, _DISK_SHARE = 0.6, 0.5
 _FILES: Final = 8
 _IGNITE, _TFRECORD = "ignitetf", "TFRecord, page cache"
@@ -48,17 +48,17 @@ class Supported:
     Attributes:
         workload: Name of the workload.
         way: How the samples were read.
-        accelerators: The most of those tried whose utilisation was high enough; 0 for none.
-        utilisation: Their share of time at work; of one accelerator if none was kept busy.
-        needed: The share that is high enough.
-        mb_per_s: Megabytes (10^6) of samples per second that they took.
-        memory_mb: Peak memory of the process that read, beyond that before it began.
-        limit: Whether it is the largest number that was allowed, so that it may be more.
+        accelerators: The largest number tried whose utilisation was high enough; 0 for none.
+        utilisation: Their share of time computing; that of one accelerator if none was kept busy.
+        needed: The required share.
+        mb_per_s: Megabytes (10^6) of samples per second that they consumed.
+        memory_mb: Peak memory of the reading process minus its memory before reading.
+        limit: Whether this is the largest number allowed, so that the true number may be higher.
         setting: How it was read.
         sample_bytes: Bytes of a sample.
         batch: Samples of a step.
         step_s: Seconds of a step.
-        samples: Samples of the data set that was read again and again.
+        samples: Samples of the data set, which was read repeatedly.
         runs: All runs: `accelerators`, `utilisation`, `mb_per_s`, `memory_mb`.
     """
 
@@ -83,7 +83,7 @@ class Search:
 
     Args:
         most: Largest number to try.
-        needed: The utilisation that is high enough.
+        needed: The required utilisation.
     """
 
     def __init__(self, most: int, needed: float) -> None:
@@ -95,7 +95,7 @@ class Search:
 
     @property
     def next(self) -> int | None:
-        """The number to try; None if the largest one is known."""
+        """The next number to try; None if the result is known."""
         good = 0 if self.best is None else self.best.accelerators
         if good + 1 >= self._bad:
             return None
@@ -104,7 +104,7 @@ class Search:
         return (good + self._bad) // 2
 
     def add(self, run: Fed) -> None:
-        """Take note of a run with the number `next`."""
+        """Record a run with the number `next`."""
         self.runs.append(run)
         if run.utilisation >= self._needed:
             self.best = run
@@ -124,11 +124,12 @@ def bench_storage(
     """Find how many accelerators each way of reading keeps busy.
 
     Args:
-        settings: Where the cluster is; the samples are loaded there and removed afterwards.
+        settings: How to connect to the cluster; the samples are loaded there and removed
+            afterwards.
         workload: Samples and steps.
-        accelerators: The most to try.
-        seconds: How long each run goes on.
-        most_bytes: Bytes of samples at most; less if the node has less room.
+        accelerators: The largest number to try.
+        seconds: Duration of each run.
+        most_bytes: Maximum bytes of samples; fewer if the node has less room.
         say: Receives lines for the user.
 
     Returns:
@@ -136,7 +137,7 @@ def bench_storage(
 
     Raises:
         ServerOverloaded: The node has no room for a batch.
-        ConfigError: There is no room for the files.
+        ConfigError: The disk has no room for the files.
     """
     if importlib.util.find_spec("tensorflow") is None:
         say("without TensorFlow, TFRecord files are left out")
@@ -222,7 +223,7 @@ def _samples(
 ) -> Generator[tuple[Profile, tuple[str, ...]], None, None]:
     """Load samples, write them to files if wanted, and remove both at the end."""
     with connect(settings=settings) as client, contextlib.ExitStack() as stack:
-        drop_rows(client, _CACHE)  # of an interrupted run
+        drop_rows(client, _CACHE)  # left by an interrupted run
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ignitetf-bench-")))
         profile = _sized(client, workload, most_bytes, folder if files else None, say)
         stack.callback(drop_rows, client, _CACHE)
@@ -239,7 +240,7 @@ def _samples(
 def _sized(
     client: Client, workload: Workload, most_bytes: int, folder: Path | None, say: Say
 ) -> Profile:
-    """Return as many rows as there is room for: whole batches, at least one."""
+    """Return the number of rows that fit: whole batches, at least one."""
     batch = workload.batch_bytes
     used, most = data_regions(client).get("default", (0, 0))
     room = int(_NODE_SHARE * (most - used)) if most else most_bytes
@@ -258,7 +259,7 @@ def _sized(
                 hint="set TMPDIR to a folder with more room",
             )
         nbytes = min(nbytes, free)
-    # Whole batches: what is left at the end of an epoch would be read and not used.
+    # Whole batches: the rest at the end of an epoch would be read and not used.
     samples = nbytes // batch * workload.batch
     free_text = f"; the node has {(most - used) / 1e9:.2f} GB free" if most else ""
     say(

@@ -23,11 +23,11 @@ def in_turn(
 ) -> dict[str, list[T]]:
     """Run every way in each round, alternating the order; the first round only warms up.
 
-    Garbage is collected before each way: pyignite creates classes by the thousand, and otherwise
-    the next way would pay for them, with up to half its rate.
+    Garbage is collected before each way. pyignite creates thousands of classes, which otherwise
+    would cost the next way up to half its rate.
 
     Args:
-        ways: What to run, by name.
+        ways: The ways to run, by name.
         rounds: Rounds that count; one more is run before them.
         on_round: Called after each round with its number; 0 is the warm-up.
 
@@ -47,7 +47,7 @@ def in_turn(
 
 
 def rows_a_second(way: Callable[[], int | tuple[int, float]]) -> Callable[[], float]:
-    """Wrap a way that returns rows, perhaps with its own seconds, so that it returns a rate."""
+    """Return a way that returns a rate, from one that returns rows and optionally seconds."""
 
     def timed() -> float:
         begin = time.perf_counter()

@@ -1,9 +1,9 @@
-"""Trainings as MLPerf Storage describes them: samples, batches, and the time that a step takes.
+"""Trainings as MLPerf Storage describes them: samples, batches, and the time of a step.
 
 published figures -> **workloads** -> bench storage, plan
 
-Sizes and times are those that DLIO, the benchmark's generator, has for H100 accelerators: `unet3d`,
-`resnet50` and `cosmoflow` in its folder of workloads.
+Sizes and times are the H100 configurations of DLIO, the benchmark's generator: `unet3d`, `resnet50`
+and `cosmoflow` in its folder of workloads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 __all__ = ["MOST_ROW_BYTES", "WORKLOADS", "Workload"]
 
-# A page has a row at least, and a node needs several times its bytes of Java heap.
+# A page has at least one row, and a node needs several times the page's bytes of Java heap.
 MOST_ROW_BYTES: Final = 16_000_000
 
 
@@ -39,7 +39,7 @@ class Workload:
 
     @property
     def sample_rows(self) -> int:
-        """Rows of equal size that a sample is stored as: 1, or more if it is large."""
+        """Number of equally large rows that store a sample: 1, or more if it is large."""
         return -(-self.sample_bytes // MOST_ROW_BYTES)
 
     @property

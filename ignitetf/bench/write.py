@@ -1,9 +1,9 @@
-"""`ignitetf bench write`: rates of the load beside the machine's limit and pyignite.
+"""`ignitetf bench write`: rates of the load compared with the machine's limit and pyignite.
 
 Every way writes the same rows, in turn, several times, in both orders; the report has the median of
-each. The limit is how fast the cluster stores entries that it sent before, so that nothing is
-computed while they are sent. Only for `load_dataset` does the time include creating the cache.
-Afterwards the rows and the blocks are read.
+each. The limit is how fast the cluster stores entries that it sent before, so that sending them
+needs no encoding. Only the time of `load_dataset` includes creating the cache. Finally the rows and
+the blocks are read.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ignitetf.settings import Settings
 __all__ = ["PNG", "PROFILES", "WriteRate", "bench_write"]
 
 _CACHE: Final = "IGNITETF_BENCH_WRITE"
-# Data sets whose entries are sent again, and which are read, by layout.
+# Data sets by layout; their entries are sent again, and they are read.
 _KEPT: Final = {"rows": f"{_CACHE}_ROWS", "blocks": f"{_CACHE}_BLOCKS"}
 _SEED: Final = 20
-# Most that pyignite writes: more takes longer, at the same rate.
+# Maximum that pyignite writes: more takes longer, at the same rate.
 _PYIGNITE_BYTES: Final = 100 << 20
 _PYIGNITE_ROWS: Final = 5_000
 _LIMIT: Final = "encoded requests, put_all"
@@ -97,7 +97,7 @@ def bench_write(
     """Measure all ways of writing one profile's rows.
 
     Args:
-        settings: Where the node is; the benchmark's caches are created there and dropped.
+        settings: How to connect; the benchmark's caches are created there and dropped.
         profile: A name in `PROFILES`, or `png`: image files in a folder.
         rounds: Times each way is run, after one that is not counted.
         partitions: Partitions of the caches.
@@ -243,7 +243,7 @@ class _Bench:
             drop_rows(self.client, cache)
 
     def _kept(self, layout: Layout) -> Entries:
-        """Load the rows, and return the entries that they became."""
+        """Load the rows, and return their entries."""
         self.load(layout, _KEPT[layout])
         size = self.profile.row_bytes if layout == "rows" else _BLOCK_BYTES
         return Entries(self.client, _KEPT[layout], size)
@@ -272,7 +272,7 @@ class _Bench:
         return rows / put_all_seconds(work)
 
     def _make_table(self) -> None:
-        """Make an empty table, whose cache and binary type have the name of the table."""
+        """Create an empty table; its cache and binary type have the table's name."""
         drop_rows(self.client, _CACHE)
         template = f"TEMPLATE=p{self.partitions}, CACHE_NAME={_CACHE}, VALUE_TYPE={_CACHE}"
         columns = "ID BIGINT PRIMARY KEY, IMAGE VARBINARY, LABEL INT"

@@ -212,7 +212,7 @@ class Launch:
             write_private(directory / "logging.properties", logging_properties(directory))
 
     def _work_directory(self, directory: Path) -> Path:
-        """Return the folder of Ignite's files: kept with persistence, else new at each start."""
+        """Return the folder of Ignite's files: new at each start, or kept with persistence."""
         if not self.options.persist:
             shutil.rmtree(directory / "memory", ignore_errors=True)
             return directory / "memory"
@@ -280,7 +280,7 @@ class Launch:
             wait_answer(member, self._settings(member), deadline)
 
     def _admin_settings(self, member: Member) -> Settings:
-        """Return settings that may activate the cluster; asks the node which password is right."""
+        """Return settings that may activate the cluster; tries which password is valid."""
         if self._security is None:
             return self._settings(member)
         return self._security.admin_settings([member.address])
@@ -291,7 +291,7 @@ class Launch:
         return Settings(addresses=(member.address,), connect_timeout_s=_CONNECT_TIMEOUT_S)
 
     def _undo(self) -> None:
-        """End and forget what was started, and remove a store that this start created."""
+        """End the started processes; remove the state, and a store that this start created."""
         self._end_processes()
         if self._cache is not None and self._cache.write:
             adopt_training(self._cache.path, complete=False)
