@@ -53,8 +53,9 @@ _HOME = {
     "own_errors": "ignitetf.read.tf.iteration",
 }
 
-# The commands are in `cli/` beside this folder in a checkout, and inside it in an installation. A
-# folder `cli` without a `pyproject.toml` next to it, as in site-packages, is somebody else's.
+# The commands are in `cli/` next to this folder in a checkout, and inside it in an installation. A
+# folder `cli` without a `pyproject.toml` next to it, as in site-packages, belongs to another
+# package.
 _CHECKOUT = Path(__file__).parents[1]
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "cli" / "main.py").is_file():
     __path__.append(str(_CHECKOUT))

@@ -6,8 +6,8 @@ measurements `zlib` reaches 2-7 GB/s and ISA-L 35-70. With `zlib` the checksum o
 takes a third of the time of reading it, and the fingerprint of arrays takes as long as the `CREATE`
 of their table.
 
-`masked_crc32c(data)` is a checksum in TensorFlow's files, at 28 GB/s. On a processor without a wheel
-google-crc32c is compiled, or else slow (8 MB/s) and says so with a warning.
+`masked_crc32c(data)` is a checksum in TensorFlow's files, at 28 GB/s. On a processor without a
+wheel google-crc32c is compiled from source. Otherwise it is slow (8 MB/s) and issues a warning.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ CHECKPOINT: Final = "igfs:///demo/digits"
 LOGS: Final = "igfs:///demo/logs"
 _BATCH: Final = 64
 _EPOCHS: Final = 12
-# The data are shuffled where they are read.
+# The data are shuffled while they are read.
 _FIT: Final[dict[str, Any]] = {"epochs": _EPOCHS, "shuffle": False, "verbose": 0}
 _PARTITIONS: Final = 8
 # A node is killed in one epoch, and the second training is ended in the middle of another one.
@@ -44,13 +44,13 @@ _BATCHES_BEFORE_END: Final = 13
 def run_demo(
     settings: Settings, say: Callable[[str], None], node: Node | None, columns: int | None
 ) -> dict[str, Any]:
-    """Load the digits, look at them, train, save, restore; and do it with disturbances.
+    """Load the digits, show some, train, save and restore, with disturbances on the way.
 
     Args:
-        settings: Where the cluster is.
+        settings: How to connect to the cluster.
         say: Receives a line for each step, and the images.
-        node: A node that was started for this, of several members. The last one is killed during
-            the training, and started again. None spares whatever runs there.
+        node: A node of several members, started for the demo. Its last member is killed during the
+            training, and restarted. With None nothing is killed.
         columns: Width of the terminal that shows what `say` receives; None draws no images.
 
     Returns:
@@ -111,7 +111,7 @@ class _Training:
         self._native = self._has_native_io()
 
     def run(self, node: Node | None) -> dict[str, Any]:
-        """Train, and return what came of it."""
+        """Train, and return the results."""
         killing = _Killing(node, self._say)
         model, _ = self._fitted("first", _at(_KILLED_IN, 0, killing.kill), *self._tensorboard())
         killing.mend()
@@ -156,10 +156,10 @@ class _Training:
         return [tf.keras.callbacks.TensorBoard(LOGS, profile_batch=0)]
 
     def _fitted(self, name: str, *callbacks: Any) -> tuple[Any, dict[str, Any] | None]:
-        """Train a new model, or go on where one of this name was ended.
+        """Train a new model, or continue an interrupted training of this name.
 
         Returns:
-            The model, and the position in the data at which the training went on.
+            The model, and the position in the data from which the training continued.
         """
         model = _model()
         if not self._native:
@@ -231,11 +231,11 @@ class _Killing:
     """Kills the last member of a node while a model trains, and starts it again.
 
     Args:
-        node: The node; None, or one of a single member, is spared.
+        node: The node; nothing is killed if it is None or has a single member.
         say: Receives a line.
 
     Attributes:
-        killed: Members that were killed.
+        killed: Number of killed members.
     """
 
     def __init__(self, node: Node | None, say: Callable[[str], None]) -> None:
@@ -243,7 +243,7 @@ class _Killing:
         self.killed = 0
 
     def kill(self) -> None:
-        """Kill the member, without a warning."""
+        """Kill the member without warning."""
         if self._node is None or len(self._node.pids) < 2:
             return
         pid = self._node.pids[-1]
@@ -252,7 +252,7 @@ class _Killing:
         self._say(f"killed a node (process {pid}) in epoch {_KILLED_IN}; the training goes on")
 
     def mend(self) -> None:
-        """Start the member again."""
+        """Restart the member."""
         if self.killed and self._node is not None:
             Node.start(self._node.name)
             self._say("started the killed node again")

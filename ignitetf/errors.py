@@ -25,9 +25,9 @@
     +-- NodeError                          the embedded node; carries the tail of its log
     +-- MissingExtra (ImportError)         an optional dependency is not installed
 
-Errors are distinguished by who has to act. Each has a one-line message, a one-line hint, and fields
-for programs. No message contains a password or the content of a key file. The hint is also a note
-of the exception (PEP 678), so that tracebacks show it.
+Each class of errors needs another person to act. Each has a one-line message, a one-line hint, and
+fields for programs. No message contains a password or the content of a key file. The hint is also a
+note of the exception (PEP 678), so that tracebacks show it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class IgniteTFError(Exception):
 
     Args:
         message: One line: where, what was found, what was expected.
-        hint: One line: what to do about it; None if there is no general advice.
+        hint: One line: what to do about it; None without general advice.
         fields: Facts for programs, readable as attributes (`error.cache`, `error.partition`).
     """
 
@@ -154,7 +154,7 @@ class AuthenticationError(ConnectError):
 
 
 class RequestTimeout(IgniteTFError, TimeoutError):
-    """No answer came within the time limit; the connection was dropped."""
+    """No answer arrived within the time limit; the connection was dropped."""
 
 
 class ServerError(IgniteTFError):
@@ -174,7 +174,7 @@ class SqlError(ServerError):
 
 
 class SqlUnavailable(SqlError):
-    """The cluster has no SQL engine, so it runs no statement at all."""
+    """The cluster has no SQL engine, so it cannot run any statement."""
 
 
 class PartitionLost(ServerError):
@@ -210,11 +210,11 @@ class OutOfRange(IgniteTFError, IndexError):
 
 
 class KeyNotFound(IgniteTFError, KeyError):
-    """A key that the cache does not have was asked for."""
+    """A requested key is not in the cache."""
 
 
 class JobNotFound(IgniteTFError, LookupError):
-    """There is no such training job."""
+    """The training job does not exist."""
 
 
 class LoadInterrupted(IgniteTFError):

@@ -1,4 +1,4 @@
-"""`Source`: the rows of a data set by number, for Grain; neither TensorFlow nor Grain is imported.
+"""`Source`: the rows of a data set by number, for Grain; imports neither TensorFlow nor Grain.
 
 process rows -> **grain**
 """
@@ -18,7 +18,7 @@ from ignitetf.read.state import identity_of
 
 __all__ = ["Source"]
 
-# What decides which row has which number; no address, and no order, which Grain decides.
+# Arguments that decide which number a row has; not the address, nor the order, which Grain decides.
 _IDENTITY = ("cache", "version", "rows", "keys", "split", "where", "where_params", "table")
 
 
@@ -28,19 +28,19 @@ class Source:
         source = Source("MNIST_TRAIN", as_supervised=True)
         images = grain.MapDataset.source(source).seed(7).shuffle().batch(128)
 
-    Row i is the i-th in the order of the keys, which for loaded data is that of the source, in
-    every process. Rows are in the structure of `EpochRows[i]`: NumPy values, texts as `bytes`.
-    Threads and worker processes may share a source; each process has connections of its own.
+    Row i is the i-th in the order of the keys, in every process. For loaded data this is the order
+    of the source. Rows are in the structure of `EpochRows[i]`: NumPy values, texts as `bytes`.
+    Threads and worker processes may share a source; each process has its own connections.
 
     Its `repr`, by which Grain's checkpoints recognise it, names the data set, its version, the
-    number and a checksum of its keys, and what chooses rows and fields.
+    number and a checksum of its keys, and the selection of rows and fields.
 
     Args:
         source: Name of the data set, or opened rows.
         address: Node or nodes, as for `open_rows`.
         as_supervised: Rows are `(features, label)`, where the label is the field LABEL.
-        **arguments: Those of `open_rows` that choose rows and fields: `fields`, `where`, `nulls`,
-            `settings`, ...
+        **arguments: Arguments of `open_rows` that choose rows and fields: `fields`, `where`,
+            `nulls`, `settings`, ...
 
     Raises:
         ConfigError: The rows cannot be read by key, or an argument is about their order.
@@ -78,7 +78,7 @@ class Source:
         return self._getitems([record_key])[0]
 
     def _getitems(self, indices: Sequence[SupportsIndex]) -> list[Any]:
-        """Return several rows, in the order asked for, by one request; Grain calls it so."""
+        """Return several rows in the given order, by one request; Grain calls this method."""
         numbers = [operator.index(index) for index in indices]
         columns = self._rows.get()[numbers]
         found = count_of(columns)

@@ -9,7 +9,7 @@ __all__ = ["ignitetf_home"]
 
 
 def ignitetf_home() -> Path:
-    """Return ignitetf's folder: `IGNITETF_HOME`, or else one in the user's data folder."""
+    """Return ignitetf's folder: `IGNITETF_HOME`, otherwise one in the user's data folder."""
     if home := os.environ.get("IGNITETF_HOME"):
         return Path(home).expanduser().absolute()
     import platformdirs

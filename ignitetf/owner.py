@@ -1,7 +1,8 @@
 """Identifies the process that holds something in the cluster, and detects that it has ended.
 
-Leases of files and of data sets identify their holder by these facts. They only prove something on
-the holder's own machine; for other machines, each kind of lease is renewed regularly.
+Leases of files and of data sets identify their holder by machine, process and start time. These
+prove something only on the holder's own machine; for other machines, each kind of lease is renewed
+regularly.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def started(pid: int | None = None) -> float | None:
         except OSError:
             return None
         fields = facts.rpartition(")")[2].split()
-        # A killed process stays in the list until its parent collects it.
+        # A killed process stays in the process list until its parent reaps it.
         return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
     else:
         import psutil
@@ -52,7 +53,7 @@ def started(pid: int | None = None) -> float | None:
 
 
 def has_ended(where: object, pid: int, since: float) -> bool:
-    """Return whether this process of a machine has ended for certain; False if unknown."""
+    """Return whether this process of a machine has certainly ended; False if unknown."""
     if where != machine():
         return False
     found = started(pid)

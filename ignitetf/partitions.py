@@ -21,10 +21,11 @@ MAX_PARTITIONS: Final = 65_000  # CacheConfiguration.MAX_PARTITIONS_COUNT
 DEFAULT_PARTITIONS: Final = 1024  # RendezvousAffinityFunction's own
 REPLICATED_PARTITIONS: Final = 512  # the same for a replicated cache
 
-# Rows of so many bytes are large: they arrive faster in larger pages, and over two connections.
+# Rows of at least this many bytes are large: they arrive faster in larger pages and over two
+# connections.
 LARGE_ROW_BYTES: Final = 8 << 10
 
-# Pages of the data region that a partition takes before it has a row.
+# Pages of the data region that an empty partition takes.
 PAGES_PER_PARTITION: Final = 2
 # When a cache is created, 1/RESERVE_PART of the region and at least RESERVE_PAGES pages stay free,
 # for rows written meanwhile and for the 350 pages or so that Ignite needs to move rows.

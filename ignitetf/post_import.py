@@ -1,6 +1,6 @@
 """Functions that run as soon as a module is imported; nothing is imported for them.
 
-For what has to be changed in other packages, which most users of ignitetf never import.
+For changes to other packages, which most users of ignitetf never import.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def when_imported(name: str, action: _Action) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds only the modules that are waited for, using the usual way to find them."""
+    """Finds only the modules that have actions, with the usual finders."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a module that is waited for; None for any other."""
+        """Return the spec of a module that has actions; None for any other."""
         if fullname not in _actions:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)

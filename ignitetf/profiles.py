@@ -21,8 +21,8 @@ __all__ = ["profile_names", "profile_path", "read_profile", "remove_profile", "w
 
 
 def profile_path(name: str) -> Path:
-    """Return a profile's file; raises ConfigError for a name that is no plain one."""
-    # "-" stands for no profile.
+    """Return a profile's file; raises ConfigError for an invalid name."""
+    # "-" means no profile.
     if not name.isprintable() or not name or set(name) & {*"/\\"} or name.startswith((".", "-")):
         raise ConfigError(f"profile name {name!r} is not a plain name")
     return ignitetf_home() / "profiles" / f"{name}.json"
@@ -39,7 +39,7 @@ def read_profile(name: str) -> dict[str, Any]:
     """Return the settings in a profile.
 
     Raises:
-        ConfigError: There is no such profile, it is no JSON object, or another user could have
+        ConfigError: The profile does not exist, is not a JSON object, or another user could have
             written it.
     """
     path = _existing(name)
@@ -55,7 +55,7 @@ def read_profile(name: str) -> dict[str, Any]:
 
 
 def write_profile(name: str, values: Mapping[str, Any]) -> Path:
-    """Write a profile, in place of an older one of this name, and return its file."""
+    """Write a profile, replacing an older one of this name, and return its file."""
     path = profile_path(name)
     private_directory(path.parent)
     write_private(path, json.dumps(dict(values), indent=1) + "\n")

@@ -30,7 +30,7 @@ __all__ = [
 
 DEFAULT_ADDRESS = "127.0.0.1:10800"
 DEFAULT_PORT = 10800
-# The node attribute that says where a node stands.
+# The node attribute with a node's data center.
 DATA_CENTER = "data_center"
 _SECRETS = frozenset({"password", "key_password"})
 _FILES = ("ca", "cert", "key")
@@ -38,7 +38,7 @@ _FILES = ("ca", "cert", "key")
 _LONGEST_S = 1e7
 _MOST_AHEAD_BYTES = 1 << 40
 _NO_PROFILE = "-"
-# Settings, and the ways to write them, with the environment variable of each.
+# Settings and their alternative names, with the environment variable of each.
 VARIABLES = {
     "address": "IGNITETF_ADDRESS",
     "node": "IGNITETF_NODE",
@@ -114,10 +114,10 @@ class Settings:
             connections are replaced and requests refused by a changing cluster are repeated.
         ahead_bytes: Limit for the bytes that all connections of one load, file, query or reader have
             under way at once.
-        data_center: Where this process runs. Of several copies of a partition, one on its own host
-            is read, else one on a node whose attribute `data_center` is the same, else any.
-        time_zone: The time zone by which the nodes tell dates and times from moments, as
-            `Europe/Berlin`; None asks them.
+        data_center: Data center of this process. Partitions are read from a copy on this host,
+            otherwise from a node with the same attribute `data_center`, otherwise from any node.
+        time_zone: The time zone in which the nodes convert moments to dates and times, such as
+            `Europe/Berlin`; None requests it from them.
         profile: Name of the profile these settings were read from, if any.
     """
 
@@ -209,7 +209,7 @@ class Settings:
         return replace(self, **changed)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that give a process without any other of them these settings.
+        """Return environment variables that give these settings to a process without other ones.
 
         A default profile of that process adds nothing.
         """
@@ -222,7 +222,7 @@ class Settings:
         return {VARIABLES[k]: _as_text(v) for k, v in given.items() if v is not None}
 
     def public(self) -> list[dict[str, Any]]:
-        """Return rows `setting`, `value`, `from`; secrets only show whether they are set."""
+        """Return rows `setting`, `value`, `from`; a secret shows only whether it is set."""
         rows = []
         for item in fields(self):
             if item.name == "origin":
@@ -254,7 +254,7 @@ def _normal(layer: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _converted(name: str, value: Any) -> tuple[str, Any]:
-    """Return the setting that a name and a value of a layer stand for, and its value."""
+    """Return the setting and its value, from a name and a value of a layer."""
     if name in ("address", "addresses"):
         return "addresses", _addresses(name, value)
     if name in ("password_file", "key_password_file"):
@@ -274,7 +274,7 @@ def _converted(name: str, value: Any) -> tuple[str, Any]:
 
 
 def _setter(name: str, place: str | None) -> str | None:
-    """Return who has set a setting, if that is not who called."""
+    """Return where a setting was set, if not by the caller."""
     if place == "environment":
         variable = VARIABLES.get("address" if name == "addresses" else name)
         return f"the environment sets it: {variable}"
@@ -305,7 +305,7 @@ def _profile_of(given: Mapping[str, Any], environment: Mapping[str, Any]) -> str
     """Return the name of the profile to read: None for a default one, `-` for none."""
     if name := given.get("profile"):
         return str(name)
-    # A node that is named by itself has nothing to do with another cluster's profile.
+    # A node given by name does not use another cluster's profile.
     if "node" in given:
         return _NO_PROFILE
     if name := environment.get("profile"):
@@ -315,7 +315,7 @@ def _profile_of(given: Mapping[str, Any], environment: Mapping[str, Any]) -> str
 
 
 def _with_profile(layer: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Return a layer, without its profile if that is not the one to read."""
+    """Return a layer, without its profile unless that is the one to read."""
     read = None if name == _NO_PROFILE else name
     return {k: v for k, v in layer.items() if k != "profile" or v == read}
 
@@ -332,8 +332,8 @@ def _from_profile(name: str | None) -> dict[str, Any]:
 def _with_nodes(
     layers: Iterable[tuple[str, Mapping[str, Any]]],
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the layers, each followed by what the embedded node that it names makes of it."""
-    found = False  # whether a layer before has said where to connect
+    """Yield the layers, each followed by the settings of the embedded node that it names."""
+    found = False  # whether an earlier layer has set where to connect
     for place, layer in layers:
         yield place, {name: value for name, value in layer.items() if name != "node"}
         addressed = bool({"address", "addresses"} & layer.keys())
@@ -363,7 +363,7 @@ def _of_node(name: str) -> Mapping[str, Any]:
         if running:
             hint = f"these run: {', '.join(running)}"
         raise ConfigError(f"node {name!r} does not run", hint=did_you_mean(name, running, hint))
-    # A secured node has a profile with all that its clients need.
+    # A secured node has a profile with everything that its clients need.
     return read_profile(name) if state.options.secure else {"addresses": addresses}
 
 

@@ -1,6 +1,6 @@
-"""Names that are like one that is not there, for hints.
+"""Find known names similar to an unknown one, for hints.
 
-name, known names -> **spelling** -> whoever tells that there is no such name
+name, known names -> **spelling** -> the hint of an error
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def did_you_mean(
     count: int = 1,
     form: Callable[[str], str] = str,
 ) -> str | None:
-    """Return the hint that asks for the names most similar to one.
+    """Return a hint with the names most similar to one.
 
     Args:
-        name: The name that is not there.
-        known: Those that are.
+        name: The unknown name.
+        known: The known names.
         otherwise: The hint if none is similar.
-        count: How many to name, at most.
-        form: How they are written.
+        count: Maximum number of names.
+        form: Format of each name.
     """
     near = nearest(name, known, count)
     return f"did you mean {' or '.join(map(form, near))}?" if near else otherwise

@@ -1,4 +1,4 @@
-"""Threads and locks: work at the same time, and the end of a program, for what is closed last."""
+"""Threads and locks: concurrent calls, and safe use while the program ends."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def held(lock: threading.Lock) -> contextlib.AbstractContextManager[object]:
 
 
 def start(thread: threading.Thread) -> bool:
-    """Start a thread, and return whether it runs: at the very end of a program there are no more.
+    """Start a thread, and return whether it runs; none can start while the interpreter ends.
 
-    Up to Python 3.11 whoever starts one then waits for it forever; later ones raise RuntimeError.
+    At that time Python up to 3.11 waits for the thread for ever; later versions raise RuntimeError.
     """
     if sys.is_finalizing():
         return False
@@ -33,13 +33,13 @@ def start(thread: threading.Thread) -> bool:
 
 
 class Beside:
-    """A call in a thread of its own."""
+    """A call in a separate thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self._found: Any = None
         self._error: BaseException | None = None
-        # A daemon: after Ctrl-C nobody waits for it.
+        # A daemon: the program does not wait for it after Ctrl-C.
         self._thread = threading.Thread(target=self._run, name="ignitetf-beside", daemon=True)
         self._runs = start(self._thread)
         if not self._runs:
@@ -65,7 +65,7 @@ class Beside:
 
 
 def side_by_side(first: Callable[[], Any], *others: Callable[[], Any]) -> list[Any]:
-    """Make calls at the same time, and return what they return, in their order.
+    """Make calls at the same time, and return their results in order.
 
     Raises:
         Exception: The first error in the order of the calls, once all of them have ended.
@@ -74,7 +74,7 @@ def side_by_side(first: Callable[[], Any], *others: Callable[[], Any]) -> list[A
     try:
         return [first(), *(call.result() for call in started)]
     except Exception:
-        # What the caller now undoes must not be made after that.
+        # Wait for all: a late call must not redo what the caller then undoes.
         for call in started:
             call.wait()
         raise

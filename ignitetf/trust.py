@@ -1,4 +1,4 @@
-"""Whether another user could have changed a file that this process runs or believes.
+"""Check whether another user could have changed a file that this process runs or trusts.
 
 path -> **the reason not to trust it** -> node, profiles, state
 
@@ -23,8 +23,8 @@ _MOST_LINKS: Final = 40  # as Linux
 def distrust(path: Path) -> str | None:
     """Return why a file or folder cannot be trusted; None if it can, or does not exist.
 
-    What exists of its path is looked at. A folder with the sticky bit, such as /tmp, may be writable
-    by all, as only owners can replace what is in it. On Windows, all is trusted.
+    The existing part of its path is checked. A folder with the sticky bit, such as /tmp, may be
+    writable by all, because only owners can replace its entries. On Windows, everything is trusted.
     """
     if os.name != "posix":
         return None

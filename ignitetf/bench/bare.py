@@ -38,7 +38,7 @@ _MOST_AHEAD: Final = 100
 _BUFFER_BYTES: Final = 64 << 20
 # Bytes of an entry in addition to its values: key, type, field offsets.
 _ENTRY_BYTES: Final = 60
-# Bytes of one request with entries; number of connections to a node, and of requests on each.
+# Size of one request with entries; number of connections to a node, and of requests on each.
 _REQUEST_BYTES: Final = 4 << 20
 _REQUEST_ENTRIES: Final = 8192
 _CONNECTIONS: Final = 2
@@ -180,7 +180,7 @@ class Scans:
     def _scanned(
         self, sock: socket.socket, partitions: Sequence[int], ahead: int
     ) -> Iterator[tuple[int, int, memoryview]]:
-        """Yield partition, number of entries and entries of each page; a page ends the one before."""
+        """Yield partition, entry count and entries of each page, valid until the next page."""
         waiting, scans = deque(partitions), dict[int, _Scan]()
         while waiting or scans:
             while waiting and len(scans) <= ahead:

@@ -182,7 +182,7 @@ class _Bench:
         self._send(_PUT_ALL, self._several(lambda n: struct.pack("<ibi", self._cache, 0, n)))
 
     def _stream(self) -> None:
-        entries = (_PER_REQUEST, 4 * _PER_REQUEST)  # one for each node and each thread
+        entries = (_PER_REQUEST, 4 * _PER_REQUEST)  # buffered for a node, for a thread
         start = struct.pack("<ibiibi", self._cache, _OVERWRITE, *entries, _NULL, 0)
         with sockets(self._client, self._client.settings.addresses[:1]) as (sock,):
             stream = call(sock, _STREAM_START, start)

@@ -1,4 +1,4 @@
-"""`ignitetf bench storage`: how many accelerators a cluster keeps busy, beside TFRecord files.
+"""`ignitetf bench storage`: accelerators that a cluster, or TFRecord files, keep busy.
 
 workload -> samples in a cache and in files -> accelerators 1, 2, 4 ... -> **the most at work**
 

@@ -36,8 +36,8 @@ _CAUSES = tuple(
     )
 )
 _NOISE = re.compile(r"^\s*(?:at |\.\.\. \d+ more|Caused by: *$|>>>)|^\s*$|^\s*\^--|^Suppressed:")
-# What a node writes that ends itself, and what one writes that is told to end by a signal. Errors of
-# single requests are in its log, too.
+# Log lines of a node that ends itself, and of one that a signal ends. The log also has errors of
+# single requests.
 _FATAL = re.compile(r"Critical system error detected|JVM will be halted|A fatal error has been")
 _ERROR = re.compile(r"failureCtx=[^\n]*?\berr=(?:class )?[\w.$]+: ([^\n\[\]]+)")
 _STOPPED = "Invoking shutdown hook"
@@ -90,7 +90,7 @@ def failure_cause(directory: Path) -> str:
 
 
 def _end_cause(directory: Path) -> str:
-    """Return why a member ended that had started; what its log does not say is told as such."""
+    """Return why a started member ended; if its log does not say why, return that."""
     text = _ends(directory)
     if _FULL_DISK.search(text):
         return _full_disk(directory)
@@ -169,7 +169,7 @@ _FULL_BYTES = 4 << 20
 def ended_at(address: str) -> str | None:
     """Describe the end of the embedded node at this address; None if no ended node is known.
 
-    A node that was stopped is forgotten; one that ended by itself is still known.
+    A stopped node has no state file any more; a node that ended by itself still has one.
     """
     for state in all_states():
         for member in state.members:
@@ -179,7 +179,7 @@ def ended_at(address: str) -> str | None:
 
 
 def cause_of_end(member: Member) -> str:
-    """Return what best explains why a member ended."""
+    """Return the best explanation of why a member ended."""
     directory = Path(member.directory)
     try:
         free = shutil.disk_usage(directory).free

@@ -120,7 +120,7 @@ def is_ending(process: ProcessId) -> bool:
 
 
 def terminate(process: ProcessId) -> None:
-    """Ask the process to end; Windows has no such request, so end it there."""
+    """Request the process to end; Windows has no such request, so end it there."""
     if is_alive(process):
         with contextlib.suppress(OSError):
             os.kill(process.pid, signal.SIGTERM)
@@ -222,7 +222,7 @@ def _birth(pid: int) -> str | None:
 
 
 def _collect(pid: int) -> None:
-    """Collect a child of ours that has ended, so that it does not remain a zombie."""
+    """Reap a child process that has ended, so that it does not remain a zombie."""
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
             os.waitpid(pid, os.WNOHANG)

@@ -21,7 +21,7 @@ __all__ = ["ClusterPlan", "Demand", "make_plan"]
 
 # Share of a link that is available for data.
 _LINK_SHARE: Final = 0.9
-# Share of a node's memory for data; and the overhead of rows and partitions in bytes.
+# Share of a node's memory for data; stored size of rows and partitions relative to their bytes.
 _MEMORY_SHARE, _STORED = 0.8, 1.05
 _MOST_PARTITIONS: Final = 65_000  # Ignite's own limit
 _PARTITIONS_A_WORKER: Final = 8
@@ -30,7 +30,7 @@ _PARTITIONS_A_NODE: Final = 64
 # enough, a partition must not be larger than that.
 _PARTITION_WINDOWS: Final = 2
 _LEAST_PARTITIONS: Final = 16
-# Rows of a partition; or fewer, up to this number of bytes.
+# Minimum rows of a partition; fewer if these have more than the minimum bytes.
 _LEAST_ROWS: Final = 16
 _LEAST_BYTES: Final = 16 << 20
 _LEAST_HEAP: Final = 512 << 20

@@ -2,7 +2,7 @@
 
 text -> tokens -> **references** -> suggestions, completion
 
-A statement that is still being written has references, too.
+This also works for an incomplete statement.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ignitetf.sql.tokens import Token, tokens
 
 __all__ = ["BEFORE_TABLES", "Reference", "references", "significant"]
 
-# Words after which a table is named.
+# Words that a table's name follows.
 BEFORE_TABLES: Final = frozenset(("FROM", "JOIN", "INTO", "UPDATE", "TABLE"))
-# Words that follow a table and are no name for it.
+# Words that follow a table and are not an alias.
 _NO_ALIAS: Final = frozenset((
     "ADD", "ALTER", "CROSS", "DROP", "EXCEPT", "FETCH", "FULL", "GROUP", "HAVING", "INNER",
     "INTERSECT", "KEY", "LEFT", "LIMIT", "MINUS", "NATURAL", "OFFSET", "ON", "ORDER", "RENAME",
@@ -30,7 +30,7 @@ class Reference(NamedTuple):
     Attributes:
         schema: Its schema; None if the statement does not say.
         table: Its name.
-        alias: The name that the statement gives it; None if it gives none.
+        alias: Its alias in the statement; None if it has none.
     """
 
     schema: str | None
@@ -63,7 +63,7 @@ def references(text: str) -> list[Reference]:
 
 
 def _reference(parts: Sequence[Token], at: int) -> tuple[Reference, int] | None:
-    """Return the table named at a place and the place after it; None if no table is named there."""
+    """Return the table named at a position and the position after it; None without a table."""
     names: list[str] = []
     while at < len(parts) and (name := parts[at].identifier) is not None:
         if not names and parts[at].kind == "word" and name in _NO_ALIAS:

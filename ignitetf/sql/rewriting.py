@@ -1,16 +1,16 @@
-"""Statements that the node would take otherwise: rows with random keys, and keys that are compared.
+"""Rewrite statements that Ignite would treat differently: random keys, and comparisons of keys.
 
 tokens -> **rewriting** -> statements
 
-`with_own_keys`: rows to insert get their random keys here instead of by the node. Ignite stores the
-rows of `INSERT ... VALUES` as they are given if they have values and parameters alone. With any
-expression among them it makes a table of all of them first, whose TIME has no fraction of a second.
-The expression that rows have is RANDOM_UUID(), for a key.
+`with_own_keys`: this module, not the node, generates random keys of rows to insert. Ignite stores
+the rows of `INSERT ... VALUES` unchanged if they have only values and parameters. If one has an
+expression, such as RANDOM_UUID() for a key, Ignite first makes a table of all rows, whose TIME has
+no fraction of a second.
 
-`by_value`: a DELETE compares its parameters with keys by their value. Ignite takes the parameter of
-`DELETE ... WHERE KEY = ?` for the key itself, as an object of Java: an INT key never equals a BIGINT,
-as which whole numbers are sent, and nothing is deleted. What is more than a bare parameter is
-compared as SQL does it.
+`by_value`: a DELETE compares its parameters with keys by their value. Ignite uses the parameter of
+`DELETE ... WHERE KEY = ?` as the key itself, a Java object. Whole numbers are sent as BIGINT, which
+never equals an INT key, so nothing is deleted. Any expression other than a bare parameter is
+compared as in SQL.
 
 Source: Apache Ignite 2.17.0, `DmlAstUtils.selectForInsertOrMerge`, `getFastUpdateArgs`.
 """
@@ -50,7 +50,7 @@ def with_own_keys(statement: str, params: Sequence[Any]) -> tuple[str, Sequence[
 
 @functools.lru_cache(maxsize=256)
 def _rewritten(statement: str) -> tuple[str, tuple[bool, ...]]:
-    """Return the statement with a `?` for each, and which of all its `?` these are."""
+    """Return the statement with a `?` for each call, and the indexes of these among all its `?`."""
     every = list(tokens(statement))
     kept = [token for token in every if token.kind not in ("space", "comment")]
     numbered = any(token.kind == "param" and len(token.text) > 1 for token in kept)
@@ -77,7 +77,7 @@ def _rewritten(statement: str) -> tuple[str, tuple[bool, ...]]:
 
 
 def _calls(kept: Sequence[Token]) -> dict[int, int]:
-    """Return where each call begins and ends that is a whole value of a row."""
+    """Return the start and end of each call that is a whole value of a row."""
     found = {}
     for i in range(1, len(kept) - 3):
         name, opened, closed = kept[i : i + 3]
@@ -89,7 +89,7 @@ def _calls(kept: Sequence[Token]) -> dict[int, int]:
 
 
 def by_value(statement: str, params: Sequence[Any]) -> str:
-    """Return a statement that does what it says, whatever the width of the keys.
+    """Return a statement that compares keys by value, for keys of any width.
 
     Args:
         statement: Any statement.
@@ -115,7 +115,7 @@ def _with_casts(statement: str, kinds: tuple[str | None, ...]) -> str:
 
 
 def _sql_type(value: Any) -> str | None:
-    """Return the type that a value is sent as, if keys of other types can be equal to it."""
+    """Return the SQL type with which a value is sent, if keys of other types can equal it."""
     if isinstance(value, bool):
         return None
     if isinstance(value, Integral):

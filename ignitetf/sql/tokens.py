@@ -6,8 +6,8 @@ Quotes and comments are tokens of their own, so a search for a word, a parameter
 finds none inside them. If the text ends within quotes or a comment, the last token is of the kind
 `open`.
 
-Source: H2 1.4.197, `Parser.initialize` (comments end at a line's end and do not nest, names may
-stand in backquotes, texts in `$$`).
+Source: H2 1.4.197, `Parser.initialize` (comments end at a line's end and do not nest, names may be
+in backquotes, texts in `$$`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Token(NamedTuple):
 
     @property
     def identifier(self) -> str | None:
-        """The name that a word or a quoted name stands for; None for other kinds.
+        """The name that a word or a quoted name denotes; None for other kinds.
 
         Words are converted to upper case, as in SQL.
         """
@@ -86,7 +86,7 @@ def count_parameters(text: str) -> int | None:
 
 
 def first_word(text: str) -> str:
-    """Return a statement's first word in upper case, or its first token if that is no word."""
+    """Return a statement's first word in upper case, or its first token if that is not a word."""
     for token in tokens(text):
         if token.kind not in ("space", "comment"):
             return token.identifier or token.text
@@ -99,7 +99,7 @@ def is_query(statement: str) -> bool:
 
 
 def reads_only(text: str) -> bool:
-    """Return whether a text is one SELECT or EXPLAIN SELECT that locks nothing."""
+    """Return whether a text is a single SELECT or EXPLAIN SELECT without locks."""
     found = [t for t in tokens(text) if t.kind not in ("space", "comment")]
     if any(t.kind in ("open", "param") or t.text == ";" for t in found):
         return False
