@@ -1,4 +1,4 @@
-"""`ignitetf bench`: rates on this cluster, beside the machine's limits and other ways."""
+"""`ignitetf bench`: rates on this cluster, compared with the machine's limits and other ways."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def _show_rates(rates: list[Rate], plot: Path | None, output: Output, sweep: boo
 
         plot_rates(rates, plot)
         note(f"drawn to {plot}")
-    # The shape of the rows is left out of tables, which have no room for it.
+    # Tables do not have room for the shape of the rows.
     names = None if output != "table" else _TABLE + (_SWEEP if sweep else ())
     show([asdict(r) for r in rates], output, names)
 

@@ -22,7 +22,7 @@ NameArgument = Annotated[str, typer.Argument(help="Name of the cache.", show_def
 _FIELDS = ("name", "type", "key", "nullable", "dtype", "shape")
 
 
-# Where the entries of a cache are: spread over the nodes, or all on each.
+# Distribution of a cache's entries: divided among the nodes, or all on each.
 Mode = Literal["partitioned", "replicated"]
 
 

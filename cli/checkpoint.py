@@ -28,7 +28,7 @@ RemoteArgument = Annotated[
 Delete = Annotated[
     bool, typer.Option("--delete", help="Remove remote files that are not here any more.")
 ]
-_NAMED = 5  # files of unknown kind that a note lists by name
+_NAMED = 5  # number of unknown files that a note lists by name
 _COLUMNS = ("name", "complete", "latest", "bytes", "files", "modified")
 
 

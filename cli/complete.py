@@ -1,9 +1,9 @@
-"""Completion of live names in bash, zsh and fish, as fast as typing or not at all.
+"""Complete live names in bash, zsh and fish, quickly or not at all.
 
 the shell's words -> **complete** -> live -> the shell's form of an answer
 
-Typer completes commands and options. For an argument that names something in the cluster this
-module answers instead, before Typer is imported; when the cluster is slow it says nothing.
+Typer completes commands and options. For an argument that names something in the cluster, this
+module answers instead, before Typer is imported. If the cluster is slow, it returns no names.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Kind = Literal["data", "table", "job", "file", "node", "profile"]
 __all__ = ["ARGUMENTS", "FLAGS", "VARIABLE", "answer", "wanted"]
 
 VARIABLE: Final = "_IGNITETF_COMPLETE"
-# From the start of the process, of which the interpreter takes the first part.
+# Time limit since the start of the process, including the interpreter's start.
 _LIMIT_S: Final = 0.15
 
-# What the arguments of a command name, the last of them also those that follow it.
+# Kinds of names of a command's arguments; the last kind also applies to further arguments.
 ARGUMENTS: Final[Mapping[tuple[str, ...], tuple[Kind | None, ...]]] = {
     **{
         (name,): ("data", None)
@@ -69,10 +69,10 @@ def answer(environment: Mapping[str, str]) -> bool:
     if kind is None:
         return False
     if environment.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
-        return True  # fish asks whether to leave out the files of this machine
+        return True  # fish asks whether to omit the files of this machine
     try:
         found = _names(kind, word, words)
-    except Exception:  # whatever it is, a shell that completes a word has no place for it
+    except Exception:  # a shell cannot show errors while it completes a word
         found = []
     sys.stdout.write(_formatted(shell, found, environment))
     return True
@@ -88,7 +88,7 @@ def _names(kind: Kind, word: str, words: Sequence[str]) -> list[str]:
         from ignitetf.profiles import profile_names
 
         return _beginning(word, profile_names())
-    # Whatever is under way then is left behind: the answer would come too late.
+    # Abandon the pending requests: their answers would arrive too late.
     alarm = threading.Timer(_LIMIT_S, os._exit, (0,))
     alarm.daemon = True
     alarm.start()
@@ -186,7 +186,7 @@ def _formatted(shell: str, names: Sequence[str], environment: Mapping[str, str])
     if shell == "zsh":
         if not names:
             return ""
-        # Single quotes end the text that the shell evaluates, colons begin a description.
+        # Single quotes end the text that the shell evaluates; colons start a description.
         safe = (
             name.replace("\\", "\\\\").replace('"', '\\"').replace("'", "''").replace(":", "\\\\:")
             for name in names
@@ -194,7 +194,7 @@ def _formatted(shell: str, names: Sequence[str], environment: Mapping[str, str])
         items = "\n".join(f'"{name}"' for name in safe)
         return f"_arguments '*: :(({items}))'"
     if shell == "bash":
-        # What stands before a colon is a word of its own there.
+        # bash treats the text before a colon as a separate word.
         typed = environment.get("COMP_WORDS", "").split()
         if ":" in typed:
             names = [name.partition(":")[2] if ":" in name else name for name in names]

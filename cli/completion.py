@@ -1,4 +1,4 @@
-"""What may follow in a statement that is being typed: tables, columns, keywords.
+"""Suggest the next word of an SQL statement: tables, columns, keywords.
 
 text, names of the cluster -> **completion** -> the prompt
 """
@@ -29,7 +29,7 @@ _FIRST: Final = [
     "ALTER", "CREATE", "DELETE", "DROP", "EXPLAIN", "INSERT", "MERGE", "SELECT", "SET", "UPDATE",
     "WITH",
 ]  # fmt: skip
-# Words between the names of a list of tables.
+# Words that may be between the names in a list of tables.
 _ABOUT_TABLES: Final = BEFORE_TABLES | {"AS", "EXISTS", "IF", "NOT"}
 _NAMED: Final = ("\\d", "\\di", "\\dt")
 _FILED: Final = ("\\i", "\\o", "\\e")

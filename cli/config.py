@@ -1,4 +1,4 @@
-"""`ignitetf config`: the settings in force and where each comes from."""
+"""`ignitetf config`: the settings in force and the source of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ignitetf demo`: from nothing to a trained model, with a node lost on the way."""
+"""`ignitetf demo`: start a node, load data, train a model, and lose a node on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ignitetf doctor`: what is installed here, what works together, and what is wrong."""
+"""`ignitetf doctor`: installed packages, working combinations, and problems."""
 
 from __future__ import annotations
 

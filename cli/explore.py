@@ -1,4 +1,4 @@
-"""`ignitetf head`, `stats` and `preview`: look into a data set."""
+"""`ignitetf head`, `stats` and `preview`: inspect a data set."""
 
 from __future__ import annotations
 

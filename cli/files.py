@@ -1,4 +1,4 @@
-"""Rows of a query into a file: CSV, JSON, Parquet, Arrow or a table, as its suffix says.
+"""Write a query's rows to a file: CSV, JSON, Parquet, Arrow or a table, by its suffix.
 
 rows -> **files** -> file
 
@@ -22,8 +22,8 @@ from ignitetf.errors import ConfigError, MissingExtra
 
 __all__ = ["form_of", "whole", "write_file", "write_parquet"]
 
-PARQUET_ROWS: Final = 8192  # a row group has as many rows or a page more, as long as they have
-_GROUP_BYTES: Final = 8 << 20  # about no more bytes than these
+PARQUET_ROWS: Final = 8192  # a row group has this many rows, or up to a page more
+_GROUP_BYTES: Final = 8 << 20  # and at most about this many bytes
 _FORMS: Final[dict[str, QueryOutput]] = {
     ".csv": "csv",
     ".json": "json",
@@ -87,7 +87,7 @@ def write_parquet(rows: Rows, path: Path) -> int:
 
     schema, batches = _typed(pyarrow, rows)
     total = 0
-    # Without Arrow's own schema, whose types of large texts mean nothing to other readers.
+    # Without Arrow's own schema: other readers do not understand its types of large texts.
     with parquet.ParquetWriter(path, schema, store_schema=False) as writer:
         for group in _groups(pyarrow, batches):
             writer.write_table(group, row_group_size=group.num_rows)

@@ -1,4 +1,4 @@
-"""`ignitetf fs`: files in the cluster, with the commands of a shell.
+"""`ignitetf fs`: shell-like commands for files in the cluster.
 
 Remote paths are `igfs://[user@]host:port/path`, `igfs:///path`, or simply `/path`.
 """

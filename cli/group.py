@@ -29,9 +29,9 @@ from ignitetf.spelling import did_you_mean
 
 __all__ = ["Command", "LazyGroup", "UsageError", "prepare"]
 
-# Raised by a command for options that cannot be combined: exit code 2.
-# Some versions of Typer include Click, others depend on it; the base classes of its public
-# BadParameter are the same two everywhere.
+# A command raises this for options that cannot be combined: exit code 2. Some versions of Typer
+# include Click, others depend on it; the base classes of its public BadParameter are the same two
+# everywhere.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 _ClickException: type[Any] = typer.BadParameter.__mro__[2]
 
@@ -139,7 +139,7 @@ class LazyGroup(TyperGroup):
             return super().main(args, prog_name, standalone_mode=False, **options, **extra)
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is None:
-                # Closed by the caller (`>&-`), who does not want the output.
+                # The caller closed it (`>&-`) and does not want the output.
                 setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         rules_in_any_encoding(sys.stdout)
         self.debug = self.debug or os.environ.get("IGNITETF_DEBUG", "") not in ("", "0")
@@ -154,8 +154,8 @@ class LazyGroup(TyperGroup):
                 error.__dict__.pop("__notes__", None)
                 traceback.print_exc()
             code = _report(error)
-        # CPython notes a KeyboardInterrupt that leaves the exec of a text, as in a dataclass, and
-        # ends by SIGINT whatever becomes of it. Another exec forgets the note.
+        # CPython records a KeyboardInterrupt that leaves the exec of a text, as in a dataclass, and
+        # then ends by SIGINT even if it is handled. Another exec resets this record.
         exec("")  # nosec B102
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -184,7 +184,8 @@ def _interruptions() -> Iterator[None]:
         if (request := _interruption(error)) is None:
             raise
         if isinstance(error, (IgniteTFError, OSError)):
-            # The clean-up failed: report that, but it was the user who ended the command.
+            # The clean-up failed: report that, but exit as interrupted, because the user ended the
+            # command.
             _report(error)
         number = request.args[0] if request.args else signal.SIGINT
         _say("interrupted")
@@ -213,7 +214,7 @@ def _report(error: Exception) -> int:
     elif isinstance(error, typer.Abort):
         _say("aborted")
     elif isinstance(error, BrokenPipeError) or _errno(error) == errno.EPIPE:
-        # The rest of the buffer has no reader: keep the interpreter from flushing it again.
+        # Nobody reads the rest of the buffer: keep the interpreter from flushing it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     elif isinstance(error, UnicodeEncodeError):
         found = ascii(error.object[error.start])
@@ -290,8 +291,8 @@ def _bare_password(args: Sequence[str]) -> list[str]:
     return out
 
 
-# Tables in every encoding: where an output has no `─`, its rules are of `-`. Any other character that
-# the encoding lacks is a value, and reported as an error.
+# Tables in every encoding: if the encoding lacks `─`, rules are written as `-`. Any other missing
+# character is part of a value, and is reported as an error.
 
 _RULE: Final = "─"
 _HANDLER: Final = "ignitetf.rules"

@@ -31,9 +31,9 @@ _OPTIONS: Final = (
     PathOption("cert", "Client certificate, PEM.", exists=True, dir_okay=False),
     PathOption("key", "Key of the client certificate, PEM.", exists=True, dir_okay=False),
 )
-# Rows that the node sends at once: few, as they may have large values.
+# Rows that the node sends at once: few, because they may have large values.
 _PAGE_ROWS: Final = 64
-# Short labels, as harlequin shows them beside names.
+# Short labels, because harlequin shows them next to names.
 _LABELS: Final = {
     "BOOLEAN": "t/f",
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), "##"),
@@ -119,7 +119,7 @@ class IgniteCursor(HarlequinCursor):  # type: ignore[misc]
         self._cursor = cursor
         self._cancelled = cancelled
         self._limit: int | None = None
-        # Kept, because harlequin asks for them after it has fetched all rows.
+        # Kept, because harlequin requests them after it has fetched all rows.
         self._columns = [
             (name, _LABELS.get(kind, "?")) for name, kind, *_ in cursor.description or ()
         ]

@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM that end a command even where a library would lose them.
+"""Make Ctrl-C and SIGTERM end a command even if a library would lose them.
 
-A signal becomes a KeyboardInterrupt in whatever code runs. Optional imports below a bare `except:`
-(TensorFlow has some) take it for a missing package, and what is raised in a `__del__` or in the
-callback of a weak reference goes nowhere. The command would run on, so it is raised again.
+A signal raises KeyboardInterrupt in the code that is running. Optional imports inside a bare
+`except:` (TensorFlow has some) treat it as a missing package. Python ignores errors raised in a
+`__del__` or in the callback of a weak reference. The command would continue, so the
+KeyboardInterrupt is raised again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class _Raised(NamedTuple):
     """A request that was raised where it may be lost."""
 
     number: int
-    # The outermost import that was going on; None if it is known to be lost.
+    # The outermost import in progress; None if the interrupt is known to be lost.
     during: FrameType | None
 
 
@@ -45,7 +46,7 @@ def end_at_request() -> None:
             signal.signal(number, _end)
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, _end_if_lost)
-        # Python gives up its handlers as it ends, and would be killed by the alarm then.
+        # Python removes its handlers as it ends; the alarm would then kill it.
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
         sys.unraisablehook = _lost
 

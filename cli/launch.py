@@ -1,4 +1,4 @@
-"""`ignitetf launch`: an unchanged script as one or several workers."""
+"""`ignitetf launch`: run an unchanged script as one or several workers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def launch(
         engine=engine_name,
         keras=keras,
     )
-    # Before the cluster is asked: a wrong name needs none.
+    # Checked before any request: a wrong name does not need the cluster.
     check_spec(spec)
     if engine_name == "kubernetes" or (engine_name == "ray" and dry_run):
         _print_manifests(spec, image, connect, dry_run)
@@ -133,7 +133,7 @@ def _launch(
         note(f"'ignitetf attach {job.id}' looks at it, 'ignitetf stop {job.id}' ends it")
         show(job.to_json() if output in NESTED else {"job": job.id}, output)
         return
-    # Standard output is for the record, if that is a document.
+    # Standard output is for the job's record, if that is printed as JSON or CSV.
     screen = Prefixed(sys.stderr if output != "table" else sys.stdout, sys.stderr)
     job = run_job(spec, job, client, show=screen.write, note=note)
     if output != "table":

@@ -1,9 +1,9 @@
-"""The names that a command takes and that only the cluster knows.
+"""Fetch names for a command's arguments that only the cluster knows.
 
 handshake -> **live** -> complete
 
-It imports nothing heavy: the names have to be there before the user notices. NumPy and pyignite take
-longer to import than the requests themselves.
+It imports nothing heavy, so that the user does not notice a delay. NumPy and pyignite take longer
+to import than the requests themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ignitetf.wire.requests import cache_request, encode_string, scan_request, s
 
 __all__ = ["Kind", "live_names"]
 
-# What is named: a data set or cache, a SQL table, a training job, a file.
+# Kinds of names: a data set or cache, a SQL table, a training job, a file.
 Kind = Literal["data", "table", "job", "file"]
 
 _MOST: Final = 1000
@@ -62,7 +62,7 @@ def live_names(kind: Kind, word: str, settings: Settings) -> list[str]:
                 if name not in shown and not name.startswith(_OWN_CACHES)
             ]
         return _beginning(word, found)
-    return []  # there are no jobs and no files yet
+    return []  # the cluster does not have jobs or files yet
 
 
 def _beginning(word: str, names: Iterable[str]) -> list[str]:

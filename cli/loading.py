@@ -1,4 +1,4 @@
-"""What all `ignitetf load` commands share: options, the load itself, the report."""
+"""Shared by all `ignitetf load` commands: options, the load itself, the report."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def load(
     from ignitetf.load.loader import check_target, load_dataset
 
     columns = tuple(c.strip().upper() for c in (index or "").split(",") if c.strip())
-    # Open all sources and check all caches first, so that a bad one stores no rows.
+    # Open all sources and check all caches first, so that a bad one is found before any row is
+    # stored.
     opened = [(target, target.open(bad_records)) for target in targets]
     reports: list[LoadReport] = []
     with connect() as client:

@@ -1,7 +1,7 @@
 """`ignitetf`: the entry point and the list of its commands.
 
-Each command has its own module, which is listed here and imported only when the command is called,
-so that `ignitetf --help` stays fast.
+Each command has its own module. It is listed here and imported only when the command is called, so
+that `ignitetf --help` stays fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a command prints: data to stdout, progress and notes to stderr.
+"""A command's output: data to stdout, progress and notes to stderr.
 
 Data are rows (a list of mappings, or an SQL result that is read while it is printed) or a single
 mapping. JSON and CSV are for programs and contain values in these forms:
@@ -10,8 +10,8 @@ mapping. JSON and CSV are for programs and contain values in these forms:
     null                    null (in CSV: nothing)
     NaN, infinity           the strings "NaN", "Infinity", "-Infinity"
 
-Tables are for people: instead of bytes they show how many there are, and of floats the digits that
-they surely have (`tables`).
+Tables are for people: they show the number of bytes instead of bytes, and only the certain digits
+of floats (`tables`).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ __all__ = [
 
 # Format of the data a command prints.
 Output = Literal["table", "json", "csv"]
-# That of the rows of a query: also JSON lines, a record each; and what only a file can be.
+# Formats of a query's rows: also JSON lines, one record each, and the formats for files only.
 TextOutput = Literal[Output, "jsonl"]
 QueryOutput = Literal[TextOutput, "parquet", "arrow"]
-# Formats that print objects inside objects; others get flat rows.
+# Formats that print nested objects; others get flat rows.
 NESTED: Final[frozenset[str]] = frozenset({"json"})
 
 
@@ -174,7 +174,7 @@ def progress(
         TimeRemainingColumn(compact=True),
         console=Console(stderr=True),
         transient=True,
-        redirect_stdout=False,  # what is there are data, for a file or a pipe
+        redirect_stdout=False,  # this output is data, for a file or a pipe
     )
     with bar:
         task = bar.add_task(label, total=total_rows, rate="")

@@ -1,8 +1,8 @@
-"""Rows as pages of columns: those of a result as they come, others gathered.
+"""Rows as pages of columns: pages of a result as received, other rows collected into pages.
 
 result, rows -> **paged** -> output, files
 
-Whoever writes rows takes them by columns, which costs a tenth of taking them one by one.
+Rows are written by columns, which costs a tenth of writing them one by one.
 """
 
 from __future__ import annotations

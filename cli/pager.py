@@ -1,4 +1,4 @@
-"""Long results on the screen: printed where they fit, else in a pager.
+"""Long results on the screen: printed if they fit, otherwise shown in a pager.
 
 tables -> **pager** -> terminal
 """
@@ -22,10 +22,11 @@ from ignitetf.cli.tables import CHUNK_ROWS, block_lines, table_lines
 
 __all__ = ["Expanded", "display"]
 
-# Whether a row is a block of lines: never, always, or where a table has no room.
+# When a row is shown as a block of lines: never, always, or if a table does not fit.
 Expanded = Literal["auto", "on", "off"]
 
-# A pager that scrolls sideways gets whole lines; a number, so that rows are not collected first.
+# A pager that scrolls sideways gets whole lines. The width is a number, so that rows are not
+# collected first.
 _UNBROKEN: Final = 1_000_000
 
 
@@ -85,13 +86,13 @@ def _page(command: Sequence[str], lines: Iterable[str]) -> None:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, env=environment, text=True, encoding="utf-8"
         )
-    except OSError:  # PAGER names no program
+    except OSError:  # PAGER does not name a program
         sys.stdout.writelines(f"{line}\n" for line in lines)
         return
     assert process.stdin is not None
     with _interrupts_left_to_it():
         try:
-            # Whoever leaves the pager early closes the pipe.
+            # Leaving the pager early closes the pipe.
             with contextlib.suppress(BrokenPipeError), process.stdin:
                 process.stdin.writelines(f"{line}\n" for line in lines)
         finally:

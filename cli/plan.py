@@ -1,4 +1,4 @@
-"""`ignitetf plan`: how large a cluster a training needs, with the rule behind each figure."""
+"""`ignitetf plan`: the size of the cluster that a training needs, with the rule of each figure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def plan(
         return
     rows = found.as_rows()
     if output == "table" and terminal_width(sys.stdout) is None:
-        # Elsewhere than in a terminal, lines are as long as their texts.
+        # Outside a terminal, lines are as long as their texts.
         rows = [{**row, "rule": textwrap.fill(row["rule"], _RULE_WIDTH)} for row in rows]
     show(rows, output)
     note(

@@ -46,7 +46,7 @@ def add(
     for option in _FILES:
         if option in given:
             given[option] = str(Path(given[option]).expanduser().absolute())
-    Settings.resolve(**given)  # refuses what cannot be used
+    Settings.resolve(**given)  # raises an error for unusable settings
     if address := given.pop("address", None):
         given["addresses"] = [part.strip() for part in address.split(",") if part.strip()]
     path = write_profile(name, given)

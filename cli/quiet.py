@@ -1,7 +1,7 @@
 """Keeps TensorFlow's messages about itself out of the output of our commands.
 
-Only commands that import TensorFlow for themselves use it: a script that `ignitetf launch` runs, or
-that imports ignitetf, decides for itself.
+Only commands that import TensorFlow themselves use it. A script that `ignitetf launch` runs, or
+that imports ignitetf, makes its own choice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 __all__ = ["quiet_tensorflow"]
 
-# Information and warnings of C++, and what absl says before its own start.
+# Information and warnings of C++, and messages of absl before its initialization.
 _CHATTER: Final = re.compile(
     rb"[IW]\d{4} |\d{4}-\d\d-\d\d [\d:.]+: [IW] |WARNING: All log messages before absl"
     rb"|To enable the following instructions"
@@ -32,7 +32,7 @@ def quiet_tensorflow() -> None:
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         return
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    # Whoever needs TensorFlow says what is missing.
+    # The code that needs TensorFlow reports the missing package.
     with contextlib.suppress(ImportError), _without_chatter():
         importlib.import_module("tensorflow")
         # Keras and the rest of TensorFlow write to it.

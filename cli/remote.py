@@ -63,7 +63,7 @@ def open_remote(connect: Connect, name: str, *paths: str) -> IgniteFileSystem:
     remote = {path_of_url(path) for path in paths}
 
     def suggest(error: FileNotFoundError) -> None:
-        # The files of this machine are missed by the same class.
+        # Missing local files raise the same class.
         if error.filename not in remote:
             return
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-r"""What the prompt of `ignitetf query` does with a line: statements and commands, one after another.
+r"""Execute the lines of `ignitetf query`'s prompt: statements and commands, one after another.
 
 text -> units -> **shell** -> client; rows -> screen, pager or file
 
@@ -36,7 +36,7 @@ __all__ = ["Options", "Shell", "is_complete", "units"]
 LEAVING: Final = frozenset(("quit", "exit", "\\q"))
 HELP: Final = frozenset(("help", "?", "\\?"))
 _CHANGES_NAMES: Final = frozenset(("CREATE", "DROP", "ALTER"))
-_NAMES_S: Final = 3.0  # how long names are taken for the present ones
+_NAMES_S: Final = 3.0  # how long names are cached
 _FIRST_ROWS: Final = 1000
 
 
@@ -100,7 +100,7 @@ class Shell:
         self.last = ""
         self.proposed = ""
         self.target: Path | None = None
-        self._written = False  # whether the target has rows already
+        self._written = False  # whether the target already has rows
         self._connect = connect
         self._client: Client | None = connect()
         self._names = SqlNames()
@@ -248,7 +248,7 @@ def _counted(count: int) -> str:
     return f"{count:,} row{'' if count == 1 else 's'}"
 
 
-# How long something takes, on the terminal, once it takes long
+# Show the elapsed time on the terminal, once something takes long
 
 _AFTER_S: Final = 1.0
 _EVERY_S: Final = 0.5

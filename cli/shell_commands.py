@@ -30,7 +30,7 @@ SETTINGS: Final = ("timeout", "timing", "expanded", "pager")
 _TABLES: Final = ("schema", "table", "cache", "rows")
 _FIELDS: Final = ("name", "type", "key", "nullable", "affinity")
 _INDEXES: Final = ("schema", "table", "index", "columns", "unique")
-_DEPTH: Final = 16  # files that read files
+_DEPTH: Final = 16  # files included by files
 _reading: list[Path] = []
 
 

@@ -1,4 +1,4 @@
-"""`ignitetf split`: which rows are for training, validation and test, or in which fold."""
+"""`ignitetf split`: divide rows into training, validation and test, or into folds."""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
 values -> **tables** -> output, the prompt
 
-A table is as wide as its values. Where that is too wide, long texts take several lines; then the
-columns are shown in groups, each beginning with what names the row; and where there would be many
-groups, or a column has no room at all, a row becomes a block with a line for each column.
+A table is as wide as its values. If that is too wide, long texts take several lines. If it is still
+too wide, the columns are shown in groups, each beginning with the columns that name the row. If
+this makes many groups, or a column does not fit at all, a row becomes a block with a line for each
+column.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from ignitetf.cli.values import brief, is_number, is_single
 __all__ = ["block_lines", "record_lines", "table_lines"]
 
 _GAP: Final = 2
-# Texts are not folded to less than this.
+# Texts are not folded to fewer columns than this.
 _LEAST: Final = 16
-# The rows of a table are laid out, and begin to be shown, so many at a time.
+# Number of rows that are laid out and shown at a time.
 CHUNK_ROWS: Final = 1000
-# In groups of columns fewer rows go together, so that the groups of a row are near each other.
+# With groups of columns fewer rows are shown together, so that the groups of a row are close.
 _GROUP_ROWS: Final = 20
 _MOST_GROUPS: Final = 4
 _RULE: Final = 40  # length of the line above a block
@@ -241,7 +242,7 @@ def _chopped(line: str, width: int) -> Iterator[str]:
             yield kept
             piece, broken = piece[len(kept) :], True
             used = _cell_width(piece)
-        if letter == " " and broken and not piece:  # the break stands for it
+        if letter == " " and broken and not piece:  # the line break replaces it
             continue
         piece, used = piece + letter, used + size
     if piece:

@@ -2,8 +2,8 @@
 
 value -> **values** -> tables, output
 
-For programs (`jsonable`, `text`) no digit is lost. For people (`brief`) floats are rounded to the
-digits that they surely have, and instead of bytes there is their number.
+For programs (`jsonable`, `text`) no digit is lost. For people (`brief`) floats are rounded to their
+certain digits, and bytes are replaced by their number.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any, Final
 
 __all__ = ["brief", "csv_values", "is_number", "is_single", "json_texts", "jsonable", "text"]
 
-# A double has so many decimal digits surely; those after them are noise of binary fractions.
+# Number of certain decimal digits of a double; further digits are noise of binary fractions.
 _DIGITS: Final = 15
-_SINGLE_DIGITS: Final = range(6, 10)  # one of these tells any two single floats apart
-# What `csv` writes as it is.
+_SINGLE_DIGITS: Final = range(6, 10)  # enough to distinguish any two single floats
+# Types that `csv` writes unchanged.
 _AS_IN_CSV: Final = frozenset({int, str, type(None)})
 # Control characters would move the cursor of a terminal; a line feed begins a new line of a cell.
 _CONTROLS: Final = {
@@ -50,7 +50,7 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(k): jsonable(v) for k, v in value.items()}
     if (kind := getattr(value, "dtype", None)) is not None:  # NumPy
-        if kind.kind in "mM":  # Python's own values are limited in years and to microseconds
+        if kind.kind in "mM":  # Python's own values have limited years, and only microseconds
             from ignitetf.explore.times import iso_text
 
             return [jsonable(each) for each in value] if value.ndim else iso_text(value)

@@ -1,4 +1,4 @@
-"""`ignitetf verify`: check what a cache holds, or that an epoch reads every record once."""
+"""`ignitetf verify`: check a cache's content, or that an epoch reads every record once."""
 
 from __future__ import annotations
 

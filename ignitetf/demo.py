@@ -209,7 +209,7 @@ class _EndedError(Exception):
 
 
 def _at(epoch: int, batch: int, action: Callable[[], None]) -> Any:
-    """Return a callback of Keras that acts after a batch of an epoch, which count from 1; 0 is its begin."""
+    """Return a Keras callback that acts after a batch, from 1, of an epoch; 0 is its start."""
     import tensorflow as tf
 
     now = 0

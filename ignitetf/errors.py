@@ -25,9 +25,9 @@
     +-- NodeError                          the embedded node; carries the tail of its log
     +-- MissingExtra (ImportError)         an optional dependency is not installed
 
-Each class of errors needs another person to act. Each has a one-line message, a one-line hint, and
-fields for programs. No message contains a password or the content of a key file. The hint is also a
-note of the exception (PEP 678), so that tracebacks show it.
+The classes distinguish who has to act. Each has a one-line message, a one-line hint, and fields for
+programs. No message contains a password or the content of a key file. The hint is also a note of
+the exception (PEP 678), so that tracebacks show it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ __all__ = ["did_you_mean", "nearest"]
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return the known names most similar to one, ignoring case; those equal but for it first."""
+    """Return the known names most similar to one; those that differ only in case first."""
     import difflib
 
     spelled: dict[str, str] = {}

@@ -12,7 +12,7 @@ __all__ = ["Beside", "held", "side_by_side", "start"]
 
 
 def held(lock: threading.Lock) -> contextlib.AbstractContextManager[object]:
-    """Hold a lock; not at the very end, when threads that were stopped may have it for ever."""
+    """Hold a lock; not while Python ends, when a stopped thread may hold it for ever."""
     return contextlib.nullcontext() if sys.is_finalizing() else lock
 
 

@@ -33,7 +33,7 @@ _NOT_ROWS: Final = frozenset({"SELECT", "WITH"})
 
 
 def with_own_keys(statement: str, params: Sequence[Any]) -> tuple[str, Sequence[Any]]:
-    """Return a statement and its parameters, with a UUID for each RANDOM_UUID() in rows to insert.
+    """Return a statement and its parameters; each RANDOM_UUID() of a row becomes a UUID.
 
     Args:
         statement: Any statement.
