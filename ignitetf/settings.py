@@ -112,8 +112,8 @@ class Settings:
             further 64 KiB of it.
         idle_timeout_s: Limit in seconds for an operation without progress; within it, lost
             connections are replaced and requests refused by a changing cluster are repeated.
-        ahead_bytes: Limit for the bytes that all connections of one load, file, query or reader have
-            under way at once.
+        ahead_bytes: Limit for the bytes that all connections of one load, file, query or reader
+            have under way at once.
         data_center: Data center of this process. Partitions are read from a copy on this host,
             otherwise from a node with the same attribute `data_center`, otherwise from any node.
         time_zone: The time zone in which the nodes convert moments to dates and times, such as
@@ -333,7 +333,7 @@ def _with_nodes(
     layers: Iterable[tuple[str, Mapping[str, Any]]],
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the layers, each followed by the settings of the embedded node that it names."""
-    found = False  # whether an earlier layer has set where to connect
+    found = False  # whether an earlier layer set an address or a node
     for place, layer in layers:
         yield place, {name: value for name, value in layer.items() if name != "node"}
         addressed = bool({"address", "addresses"} & layer.keys())

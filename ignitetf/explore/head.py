@@ -54,8 +54,8 @@ def first_rows(
 
     Returns:
         One mapping per record: `key`, then the fields; strings as text, blobs as `bytes`, arrays as
-        NumPy arrays, times as NumPy's `datetime64` and `timedelta64`, enums by their names where the
-        cluster has them, nulls as None.
+        NumPy arrays, times as NumPy's `datetime64` and `timedelta64`, enums by their names if the
+        cluster has these, nulls as None.
     """
     options = ReadOptions(
         fields=fields, raw_nulls=True, page_size=max(1, min(count, _PAGE_ENTRIES))

@@ -27,11 +27,12 @@ descending order:
 
 Spring evaluates `${...}` and `#{...}` in every value, so values must not contain them.
 
-The memory guard makes a node refuse a cache that it has no room for. Each partition of a cache takes two pages of the data region as soon as the cache is created, before
-it has any rows (measured on 2.17.0: 2,050 pages, 8 MB, for 1,024 partitions, 2,052 for a SQL
-table). Inserting rows leaves some 350 pages free (`ensureFreeSpaceForInsert`). If partitions find
-no free page, the error is raised in the thread that assigns partitions, and Ignite halts the node,
-which loses all its data in memory.
+The memory guard makes a node refuse a cache that does not fit into its memory. Each partition of a
+cache takes two pages of the data region as soon as the cache is created, before it has any rows
+(measured on 2.17.0: 2,050 pages, 8 MB, for 1,024 partitions, 2,052 for a SQL table). Inserting rows
+leaves some 350 pages free (`ensureFreeSpaceForInsert`). If partitions find no free page, the error
+is raised in the thread that assigns partitions, and Ignite halts the node, which loses all its data
+in memory.
 
 So the guard checks first. Ignite calls `PluginProvider.createCacheProvider` when it begins to
 create a cache, for any requester. An error there rolls the cache back on all nodes and is returned

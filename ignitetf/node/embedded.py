@@ -110,8 +110,8 @@ class Node:
 
         Raises:
             ConfigError: An option is invalid.
-            NodeError: The node cannot be started, or runs with other options; nothing is left
-                behind.
+            NodeError: The node cannot be started, or runs with other options; a failed start is
+                undone.
         """
         note = note or _silent
         options = _options(name, port, nodes, memory, persist, secure, template_partitions)

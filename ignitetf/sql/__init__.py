@@ -45,7 +45,7 @@ def statement(name: str, /, **values: Fill) -> str:
     """Return the text of `name`.sql with its placeholders filled; see `fill`.
 
     Raises:
-        ConfigError: There is no such file, a placeholder has no value, or a value is not safe in
+        ConfigError: The file does not exist, a placeholder has no value, or a value is not safe in
             SQL.
     """
     text = text_of(name)

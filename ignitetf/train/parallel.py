@@ -40,7 +40,7 @@ class DataParallel:
         return contextlib.nullcontext() if self.strategy is None else self.strategy.scope()
 
     def batch(self, rows: int) -> int:
-        """Return the argument of `IgniteDataset.batch` for global steps of this number of rows.
+        """Return the argument of `IgniteDataset.batch` for global steps of `rows` rows.
 
         A strategy of TensorFlow divides batches itself; with JAX each worker reads its part.
 

@@ -180,7 +180,7 @@ class GatheredBatches(Iterator[Any]):
     """The batches of an epoch, or their row numbers, and the position in it.
 
     Attributes:
-        consumed: Rows handed out so far.
+        consumed: Rows returned so far.
     """
 
     def __init__(self, rows: EpochRows, parts: Iterator[tuple[int, Any]]) -> None:
@@ -193,7 +193,7 @@ class GatheredBatches(Iterator[Any]):
         return found
 
     def state(self) -> dict[str, Any]:
-        """Return the state after the last batch handed out, for `EpochRows.resume`."""
+        """Return the state after the last returned batch, for `EpochRows.resume`."""
         return self._rows.state(self.consumed)
 
 
