@@ -88,7 +88,7 @@ def _names(kind: Kind, word: str, words: Sequence[str]) -> list[str]:
         from ignitetf.profiles import profile_names
 
         return _beginning(word, profile_names())
-    # Abandon the pending requests: their answers would arrive too late.
+    # At the time limit the process exits: pending answers would arrive too late.
     alarm = threading.Timer(_LIMIT_S, os._exit, (0,))
     alarm.daemon = True
     alarm.start()

@@ -90,7 +90,7 @@ def failure_cause(directory: Path) -> str:
 
 
 def _end_cause(directory: Path) -> str:
-    """Return why a started member ended; if its log does not say why, return that."""
+    """Return why a started member ended, or that its log gives no reason."""
     text = _ends(directory)
     if _FULL_DISK.search(text):
         return _full_disk(directory)
