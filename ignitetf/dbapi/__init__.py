@@ -64,7 +64,7 @@ paramstyle: Final = "qmark"
 
 
 class _TypeObject(frozenset[str]):
-    """Equal to the names of its SQL types, as PEP 249 wants it."""
+    """A set of SQL type names that equals each name in it, as PEP 249 requires."""
 
     def __eq__(self, other: object) -> bool:
         return other in self if isinstance(other, str) else super().__eq__(other)

@@ -1,4 +1,4 @@
-"""`connect`, `Connection` and `Cursor`: a cluster as PEP 249 sees a database; rows, and columns.
+"""`connect`, `Connection` and `Cursor` of PEP 249: results as rows and as columns.
 
 client, results, sql_arrays -> **cursor** -> users of PEP 249
 """
@@ -49,9 +49,9 @@ def connect(
         address: `HOST:PORT`, or several; None for the profile, the environment or the running node.
         schema: SQL schema for names without one.
         timeout_s: Limit in seconds for each statement; None for none.
-        page_rows: Rows that the node sends at once; None takes 1,024, and then as many as
+        page_rows: Rows in a page; None requests 1,024 first, and then as many as
             fill the link for a round trip.
-        **settings: As of `ignitetf.connect`: `username`, `password`, `ca`, `profile` ...
+        **settings: As for `ignitetf.connect`: `username`, `password`, `ca`, `profile` ...
 
     Raises:
         OperationalError: No node answered.
@@ -62,14 +62,14 @@ def connect(
 
 
 class Connection:
-    """A connection to a cluster, which threads may share; each takes cursors of its own.
+    """A connection to a cluster. Threads may share it; each thread uses its own cursors.
 
-    Each statement takes effect at once: SQL of Apache Ignite 2 has no transactions over several.
+    Each statement takes effect at once: Apache Ignite 2 has no SQL transactions.
 
     Attributes:
         schema: SQL schema for names without one.
         timeout_s: Limit in seconds for the statements of new cursors.
-        page_rows: Rows that the node sends at once; None takes 1,024, and then as many as fill the
+        page_rows: Rows in a page; None requests 1,024 first, and then as many as fill the
             link for a round trip.
         autocommit: Always True.
     """
@@ -95,7 +95,7 @@ class Connection:
         self.page_rows = page_rows
 
     def client(self) -> Client:
-        """Return the client below; raises InterfaceError once it is closed."""
+        """Return the client of this connection; raises InterfaceError once it is closed."""
         if self._client is None:
             raise InterfaceError("the connection is closed")
         return self._client
@@ -106,7 +106,7 @@ class Connection:
         return Cursor(self)
 
     def execute(self, operation: str, parameters: Sequence[Any] = ()) -> Cursor:
-        """Run one statement in a new cursor, and return that."""
+        """Run one statement in a new cursor, and return the cursor."""
         return self.cursor().execute(operation, parameters)
 
     def commit(self) -> None:
@@ -122,7 +122,7 @@ class Connection:
         )
 
     def close(self) -> None:
-        """Close it, and with it all cursors."""
+        """Close the connection and all its cursors."""
         if self._client is None:
             raise InterfaceError("the connection is closed")
         client, self._client = self._client, None
@@ -137,11 +137,11 @@ class Connection:
 
 
 class Cursor:
-    """Runs statements and hands out their rows; for use by one thread at a time.
+    """Runs statements and returns their rows; for use by one thread at a time.
 
     Attributes:
-        connection: Where it belongs.
-        arraysize: Rows that `fetchmany` returns unless told otherwise.
+        connection: The connection that made this cursor.
+        arraysize: Number of rows that `fetchmany` returns by default.
         timeout_s: Limit in seconds for a statement, after which the node cancels it; None for none.
         description: A tuple for each column of the latest query: name, type, and five times None.
         rowcount: Rows that the latest statement changed; -1 for a query.
@@ -166,7 +166,7 @@ class Cursor:
 
         Raises:
             ProgrammingError: The node refuses it, or the parameters do not fit.
-            DatabaseError: One of its other kinds, see `errors`.
+            DatabaseError: Another error of the database; see `errors` for its classes.
         """
         _check_statement(operation)
         client = self._begin()
@@ -182,7 +182,7 @@ class Cursor:
         }
 
         def sql(statement: str, params: Sequence[Any], **given: Any) -> Result:
-            # Before it begins, so that `cancel` finds it.
+            # Set before the statement starts, so that `cancel` finds it.
             self._result = result = Result(client, statement)
             result.begin(params, **given)
             return result
@@ -203,17 +203,17 @@ class Cursor:
             raise found from error
         self.rowcount = -1 if result.update_count is None else result.update_count
         self._pages = result.pages()
-        # The first page tells the types of the columns, as far as it has values.
+        # The first page shows the types of all columns that have values in it.
         first = result.first_page()
         self._kinds = (
             [None] * len(result.columns) if first is None else [values.kind for values in first]
         )
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Any]) -> Self:
-        """Run one statement that changes something with several rows of parameters.
+        """Run one statement that changes data, once for each row of parameters.
 
-        Many are under way at a time. If one fails, others may have taken effect. The rows are taken
-        as they are sent, so they may come from a generator.
+        Many requests run at a time. If one fails, others may have taken effect. Rows are read only
+        when they are sent, so `seq_of_parameters` may be a generator.
         """
         _check_statement(operation)
         if not isinstance(seq_of_parameters, Iterable):
@@ -229,7 +229,8 @@ class Cursor:
             if (first := next(rows, None)) is None:
                 self.rowcount = 0
                 return self
-            # Alone, so that a data set's name is found to be a view before the others are sent.
+            # The first row is sent alone. If the table's name is the view of a data set, this is
+            # found out before the other rows are sent.
             self._run(client, operation, first)
             assert self._result is not None
             changed = self.rowcount
@@ -252,8 +253,8 @@ class Cursor:
     def cancel(self) -> None:
         """Make a thread that waits for this cursor stop, with OperationalError.
 
-        For use by another thread; not for `executemany`. The connection below is dropped; the node
-        may go on for a while.
+        Another thread calls this; it has no effect on `executemany`. It drops the connection to the
+        node. The node may continue with the statement for a while.
         """
         if (result := self._result) is not None:
             result.abort()
@@ -262,7 +263,7 @@ class Cursor:
 
     @property
     def description(self) -> list[tuple[Any, ...]] | None:
-        """What the columns of the latest query are; None if it returned no rows."""
+        """The columns of the latest query; None if the statement was not a query."""
         if self._result is None or not self._result.columns:
             return None
         return [
@@ -290,7 +291,7 @@ class Cursor:
         return found
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return all rows that are left."""
+        """Return all remaining rows."""
         self._check_rows()
         assert self._result is not None
         found = list(self._rows)
@@ -307,7 +308,7 @@ class Cursor:
     # Columns
 
     def fetch_numpy(self) -> dict[str, Any]:
-        """Return all rows that are left as a NumPy array `[rows]` for each column; see docs/dbapi.md.
+        """Return all remaining rows as a NumPy array `[rows]` for each column; see docs/dbapi.md.
 
         Raises:
             ProgrammingError: Two columns have one name.
@@ -321,7 +322,7 @@ class Cursor:
             return {n: joined_numpy([page[i] for page in pages]) for i, n in enumerate(names)}
 
     def fetch_arrow_table(self) -> Any:
-        """Return all rows that are left as a `pyarrow.Table`; see docs/dbapi.md for the types.
+        """Return all remaining rows as a `pyarrow.Table`; see docs/dbapi.md for the types.
 
         Raises:
             InterfaceError: pyarrow is not installed, or rows were fetched before.
@@ -335,11 +336,11 @@ class Cursor:
         return pa.table(columns, names=names)
 
     def fetch_df(self) -> Any:
-        """Return all rows that are left as a `pandas.DataFrame`, made from an Arrow table.
+        """Return all remaining rows as a `pandas.DataFrame`, made from an Arrow table.
 
         Raises:
-            InterfaceError: pandas is not installed; or as of `fetch_arrow_table`.
-            DataError: A day is outside the years 1 to 9999; or as of `fetch_arrow_table`.
+            InterfaceError: pandas is not installed; or as for `fetch_arrow_table`.
+            DataError: A day is outside the years 1 to 9999; or as for `fetch_arrow_table`.
         """
         try:
             importlib.import_module("pandas")
@@ -363,10 +364,10 @@ class Cursor:
             return result.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return all rows that are left as an Arrow stream (PyCapsule), a page at a time.
+        """Return all remaining rows as an Arrow stream (PyCapsule), a page at a time.
 
-        pyarrow, pandas, Polars, DuckDB and others take the cursor itself, and read it in bounded
-        memory. Decimals have 38 digits, and the scale of the first ones.
+        pyarrow, pandas, Polars, DuckDB and others accept the cursor itself, and read it in bounded
+        memory. Decimals have 38 digits and the scale of the first rows.
 
         Raises:
             InterfaceError: pyarrow is not installed, or rows were fetched before.
@@ -376,13 +377,13 @@ class Cursor:
             return result.__arrow_c_stream__(requested_schema)
 
     def _whole(self) -> tuple[list[str], list[list[Values]]]:
-        """Return the names of the columns, and all pages that are left."""
+        """Return the names of the columns, and all remaining pages."""
         result = self._columns()
         with pep_249():
             return result.columns, list(result.pages(ahead=True))
 
     def _columns(self) -> Result:
-        """Return the result, of whose pages nobody has begun to read the rows."""
+        """Return the result; raises InterfaceError if rows of a page were already fetched."""
         self._check_rows()
         if self._rows:
             raise InterfaceError(
@@ -395,7 +396,7 @@ class Cursor:
     # The end
 
     def close(self) -> None:
-        """Give up the rows that are left; the cursor cannot be used any more."""
+        """Close the cursor and discard the remaining rows."""
         self._forget()
         self._closed = True
 
@@ -413,7 +414,7 @@ class Cursor:
         self.rowcount = -1
 
     def _begin(self) -> Client:
-        """Give up the statement before, and return the client."""
+        """Discard the result of the previous statement, and return the client."""
         if self._closed:
             raise InterfaceError("the cursor is closed")
         client = self.connection.client()

@@ -1,4 +1,4 @@
-"""The errors of PEP 249, and which of them an error of ignitetf is.
+"""The errors of PEP 249, and the mapping of ignitetf's errors to them.
 
 ignitetf.errors -> **errors** -> connection, cursor
 
@@ -11,7 +11,7 @@ Warning:
         +-- IntegrityError    a key that exists, a null that may not be
         +-- InternalError     an answer that breaks the protocol
         +-- ProgrammingError  the statement or its parameters are wrong
-        +-- NotSupportedError what Apache Ignite does not have
+        +-- NotSupportedError a feature that Apache Ignite lacks
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ __all__ = [
 
 
 class Warning(builtins.Warning):
-    """Something that is no error; never raised here."""
+    """A warning that is not an error; never raised here."""
 
 
 class Error(Exception):
     """The base of all errors of this module.
 
     Attributes:
-        hint: What to do about it, or None.
+        hint: What the user can do about the error, or None.
     """
 
     def __init__(self, message: str = "", *, hint: str | None = None) -> None:
@@ -72,7 +72,7 @@ class Error(Exception):
 
 
 class InterfaceError(Error):
-    """A cursor or connection was used as it cannot be."""
+    """A cursor or connection was used in a way that is not possible."""
 
 
 class DatabaseError(Error):
@@ -100,10 +100,10 @@ class ProgrammingError(DatabaseError):
 
 
 class NotSupportedError(DatabaseError):
-    """Apache Ignite does not have it."""
+    """Apache Ignite lacks this feature."""
 
 
-# By what a node says of a statement; the first that fits.
+# Error classes by the text of a node's answer to a statement; the first match counts.
 _SAID: Final = (
     (re.compile(r"duplicate key|already in cache|does not allow NULL|Null value is not allowed|NULL not allowed", re.I),
      IntegrityError),
@@ -129,7 +129,7 @@ _KINDS: Final[tuple[tuple[type[IgniteTFError], type[Error]], ...]] = (
 
 @contextlib.contextmanager
 def pep_249() -> Iterator[None]:
-    """Raise errors of ignitetf in a block as those of PEP 249, with their hints."""
+    """Convert ignitetf's errors in the block to errors of PEP 249, with their hints."""
     try:
         yield
     except IgniteTFError as error:

@@ -1,4 +1,4 @@
-"""What a format is: it checks the fields, then writes batches into files.
+"""Base classes of formats. A format checks the fields, then writes batches to files.
 
 rows -> **format** -> target
 """
@@ -21,7 +21,7 @@ from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["COLUMNS", "Format", "Sink", "cannot_hold", "python_values", "utf8_text"]
 
-# Types that fit into a column: whatever is no object, map or list of those.
+# Types that fit into a column: all but objects, maps, and lists of them.
 COLUMNS: Final = frozenset(
     {
         Family.NUMBER,
@@ -45,15 +45,15 @@ class Sink(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Write the remaining rows, and close the file."""
 
 
 class Format(ABC):
-    """How rows become files, decided before the first row is read.
+    """How rows are written to files; chosen before the first row is read.
 
     Attributes:
         kind: The kind of source that loads the files again.
-        suffix: Of the files.
+        suffix: Suffix of the files.
     """
 
     kind: str
@@ -69,7 +69,7 @@ class Format(ABC):
         """Open a new file of a target; `name` is empty if it is the target itself."""
 
     def options(self) -> list[str]:
-        """Return the options of `ignitetf load` with which the files load as what they were."""
+        """Return the options of `ignitetf load` that restore the original types."""
         return [] if self.rows.key_name is None else ["--key", self.rows.key_name]
 
     def require(
@@ -83,7 +83,7 @@ class Format(ABC):
 
 
 def cannot_hold(format_name: str, field: Field, what: str = "") -> SchemaError:
-    """Return the error for a field, or a value in it, that a format has no form for."""
+    """Return the error for a field, or a value in it, that a format cannot hold."""
     kind = field.type.name.lower()
     other = "parquet" if format_name != "parquet" else "another format"
     return SchemaError(
@@ -94,7 +94,7 @@ def cannot_hold(format_name: str, field: Field, what: str = "") -> SchemaError:
 
 
 def utf8_text(field: Field, value: bytes) -> str:
-    """Return a text of a field; raises SchemaError if it is not UTF-8, as Java's texts may be."""
+    """Return a text of a field; raises SchemaError if it is not UTF-8 (Java allows such texts)."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -105,8 +105,8 @@ def utf8_text(field: Field, value: bytes) -> str:
 def python_values(field: Field, column: Column) -> list[Any]:
     """Return the values of numbers, texts, blobs and arrays; None for a null.
 
-    Texts and blobs are `bytes`, arrays those of NumPy with the field's shape, lists of texts lists
-    of `bytes`.
+    Texts and blobs are `bytes`. Arrays are NumPy arrays of the field's shape. Lists of texts are
+    lists of `bytes`.
     """
     values: list[Any]
     if isinstance(column, Dense):

@@ -48,12 +48,12 @@ class ExportReport:
     Attributes:
         cache: Name of the cache or data set.
         target: The file or folder.
-        format: Its format.
+        format: Format of the files.
         files: Number of files.
-        rows: Rows in them.
+        rows: Rows in the files.
         bytes: Bytes of the values.
         seconds: Duration.
-        load: The command that loads them again as what they were.
+        load: The command that loads the files again with their original types.
     """
 
     cache: str
@@ -83,19 +83,19 @@ def export_dataset(
     overwrite: bool = False,
     on_progress: Progress | None = None,
 ) -> ExportReport:
-    """Write a data set to a file or folder, which appears whole or not at all.
+    """Write a data set to a file or folder, which appears complete or not at all.
 
     Args:
         cache: Name of the cache, data set or SQL table.
         target: Local path or fsspec URL: a file, or with `shards` and for `folder` a folder.
         client: The connection; None connects with the current settings.
         format: `folder` (image files by class, and a CSV), `tfrecord`, `parquet` or `webdataset`;
-            None goes by the suffix of the target, `folder` if it has none.
+            None derives it from the suffix of the target; without a suffix it is `folder`.
         fields: Fields to write; None for all.
         where: SQL condition on the rows.
         split: Name of a split.
-        shards: Number of files; more than one are in a folder.
-        overwrite: Whether a file, or a folder that an export made, is replaced.
+        shards: Number of files; several files are written to a folder.
+        overwrite: Whether to replace a file, or a folder that an export made.
         on_progress: Called with rows and bytes as they are written.
 
     Raises:
@@ -149,7 +149,7 @@ def _format_of(target: str, wanted: str | None) -> str:
 def _write(
     rows: ExportRows, form: Format, target: Target, shards: int, on_progress: Progress
 ) -> tuple[int, int]:
-    """Write all rows, and return their number and the bytes of their values."""
+    """Write all rows; returns their number and the bytes of their values."""
     total = size = 0
     with contextlib.ExitStack() as stack:
         batches = stack.enter_context(contextlib.closing(rows.batches()))
@@ -180,7 +180,7 @@ class _Shards:
         return -(-self._rows * (self._number + 1) // self._count)
 
     def write(self, batch: Batch) -> None:
-        """Write rows, on to the next file where one has its share."""
+        """Write rows; opens the next file when the current one has its share."""
         first = 0
         while self._number < self._count - 1 and self._done + len(batch) - first >= self._end():
             last = first + self._end() - self._done
@@ -203,7 +203,7 @@ class _Shards:
         if kind is None:
             self._sink.close()
             return
-        # Its file is removed, but a writer that is left open would complain of that.
+        # The file is removed, but a writer that is left open would report an error then.
         with contextlib.suppress(Exception):
             self._sink.close()
 

@@ -1,8 +1,8 @@
-"""Image files in a folder for each class, beside a CSV of all other fields.
+"""Image files in one folder per class, and a CSV with all other fields.
 
 columns -> **CLASS/NAME.jpg ..., labels.csv, classes.txt** -> folder
 
-The source `images` loads `labels.csv` again; without it the folder is one of class folders.
+The source `images` loads `labels.csv` again. Without that file it reads the class folders.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _TYPES: Final[dict[TypeCode, str]] = {
 } | {TypeCode.DATE: "date", TypeCode.TIMESTAMP: "timestamp"}
 _DAY_MS: Final = 86_400_000
 _ODD: Final = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|/]+')
-# Bytes: most file systems take names of 255, and paths of 1,024.
+# Limits in bytes: most file systems allow 255 for a name, and 1,024 for a path.
 _LONGEST_NAME: Final = 200
 _LONGEST_PATH: Final = 700
 
 
 class FolderFormat(Format):
-    """A folder of image files, written in one piece."""
+    """A folder of image files; it cannot be split into shards."""
 
     kind = "images"
     suffix = ""
@@ -81,11 +81,11 @@ class FolderFormat(Format):
                 raise cannot_hold("a folder with a CSV", self.label, what)
 
     def open(self, target: Target, name: str) -> Sink:
-        """Return a writer of all files of a folder."""
+        """Return a writer for all files of the folder."""
         return _FolderSink(self, target)
 
     def options(self) -> list[str]:
-        """Return the types of the columns, and how pixels are read."""
+        """Return the options for the types of the columns and for reading pixels."""
         found = []
         if self.others:
             types = ",".join(f"{f.name}:{_TYPES[f.type]}" for f in self.others)
@@ -111,7 +111,7 @@ class _FolderSink(Sink):
         self._table.write(text.getvalue().encode())
 
     def write(self, batch: Batch) -> None:
-        """Write the image files of a batch, and their lines of the table."""
+        """Write the image files of a batch, and their rows of the table."""
         form = self._form
         images = python_values(form.image, batch.columns[form.image.name])
         names = self._texts(form.name, batch) if form.name else None
@@ -139,7 +139,7 @@ class _FolderSink(Sink):
         return ["" if value is None else text(value) for value in values]
 
     def _labels(self, field: Field, batch: Batch) -> list[str]:
-        """Return the labels as the table has them: the name of the class, if there are names."""
+        """Return the labels for the table: class names if there are any, otherwise numbers."""
         names, column = self._form.rows.class_names, batch.columns[field.name]
         if field.dtype.kind not in "iu":
             texts = self._texts(field, batch)
@@ -169,16 +169,16 @@ def _folder(label: str) -> str:
 
 
 class _Paths:
-    """Paths below a folder, each given to one image."""
+    """The paths below a folder; each is given to one image only."""
 
     def __init__(self) -> None:
-        # Without case, which some file systems do not tell apart.
+        # In lower case, because some file systems ignore case.
         self._files = {TABLE, CLASSES_FILE, MARKER}
         self._folders: set[str] = set()
         self._number = 0
 
     def take(self, folder: str, name: str, suffix: str) -> str:
-        """Return a path that no other image has: that of its name, if it is one."""
+        """Return a path that no other image has; it is made from `name` if that is usable."""
         number, self._number = self._number, self._number + 1
         parts = PurePosixPath(name).parts
         if parts and name == str(PurePosixPath(name)) and all(map(_is_safe, parts)):
@@ -194,7 +194,7 @@ class _Paths:
         return path
 
     def _is_free(self, path: str) -> bool:
-        """Whether no file has this path, or is a folder of it; then it is taken."""
+        """Take a path; returns False if a file has it, or has the name of one of its folders."""
         key = path.casefold()
         above = [str(p) for p in PurePosixPath(key).parents][:-1]
         taken = key in self._files or key in self._folders or any(p in self._files for p in above)
@@ -205,12 +205,12 @@ class _Paths:
 
 
 def _is_safe(part: str) -> bool:
-    """Whether a part of a path can be the name of a file or folder anywhere."""
+    """Whether a part of a path is a valid file or folder name on every system."""
     return part[0] != "." and len(part.encode()) <= _LONGEST_NAME and not _ODD.search(part)
 
 
 def _text_of(field: Field) -> Callable[[Any], str]:
-    """Return what writes the values of a field so that the source `images` reads them again."""
+    """Return a function that formats values of a field for the source `images` to parse."""
     if field.dtype == BYTES:
         return lambda value: utf8_text(field, value)
     if field.type is TypeCode.BOOL:
@@ -226,7 +226,7 @@ def _text_of(field: Field) -> Callable[[Any], str]:
     if field.type is TypeCode.TIMESTAMP:
         return lambda value: str(np.datetime64(value, "ns")).replace("T", " ")
     if field.dtype.kind == "f":
-        # A LABEL is loaded as a double, another field as what it was.
+        # LABEL is loaded as a double; other fields keep their type.
         kind = float if field.name == "LABEL" else field.dtype.type
 
         def number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Which field of a data set is its image, and the file that an image is.
+"""Finds the image field of a data set, and encodes its images as files.
 
 columns -> **image files** -> folder, webdataset
 """
@@ -25,10 +25,10 @@ _CHANNELS: Final = (1, 3, 4)
 
 
 def image_field(name: str, fields: tuple[Field, ...]) -> Field:
-    """Return the field with the images: IMAGE, or the only one that can be.
+    """Return the field with the images: IMAGE, or the only field that can hold images.
 
     Raises:
-        SchemaError: There is none, or several could be.
+        SchemaError: No field can hold images, or several can.
     """
     found = [f for f in fields if f.type is TypeCode.BYTE_ARRAY and f.dtype == BYTES]
     found += [f for f in fields if is_pixels(f)]
@@ -43,7 +43,7 @@ def image_field(name: str, fields: tuple[Field, ...]) -> Field:
 
 
 def is_pixels(field: Field) -> bool:
-    """Whether values are pixels that PNG holds: 8 bits, or 16 bits of grey."""
+    """Whether the values are pixels that PNG can hold: 8 bits, or 16 bits of grey."""
     shape = field.shape
     if field.ragged or len(shape) != 3 or shape[2] not in _CHANNELS:
         return False
@@ -51,7 +51,7 @@ def is_pixels(field: Field) -> bool:
 
 
 def image_file(value: Any) -> bytes:
-    """Return the bytes of an image file: those that are stored, or a PNG of pixels."""
+    """Return the bytes of an image file: the stored file, or pixels encoded as PNG."""
     if isinstance(value, bytes):
         return value
     pixels = value[:, :, 0] if value.shape[2] == 1 else value
@@ -61,7 +61,7 @@ def image_file(value: Any) -> bytes:
 
 
 def suffix_of(data: bytes) -> str:
-    """Return the suffix of an image file by its first bytes."""
+    """Return the suffix of an image file, found by its first bytes."""
     for signature, suffix in _SIGNATURES:
         if data.startswith(signature):
             return suffix

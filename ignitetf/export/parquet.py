@@ -1,9 +1,9 @@
-"""Parquet files, which keep every type.
+"""Exports to Parquet files, which keep every type.
 
 columns -> **Arrow arrays, with the field in their metadata** -> Parquet
 
-The source `parquet` reads the metadata, so a shape, an unsigned number or a UUID comes back as what
-it was; others read the columns as what Arrow makes of them.
+The source `parquet` reads the metadata, so it restores shapes, unsigned numbers and UUIDs. Other
+readers see the Arrow types of the columns.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["ParquetFormat"]
 
-# Rows are gathered to groups of about this size.
+# Approximate size of a row group.
 _GROUP_BYTES: Final = 32 << 20
 
 
 class ParquetFormat(Format):
-    """Parquet, one row group for some tens of megabytes."""
+    """Parquet, with row groups of some tens of megabytes."""
 
     kind = "parquet"
     suffix = ".parquet"
@@ -47,11 +47,11 @@ class ParquetFormat(Format):
         return arrow_field(self._pa, field, kind, nullable=field.nullable)
 
     def open(self, target: Target, name: str) -> Sink:
-        """Return a writer of row groups."""
+        """Return a writer that writes row groups."""
         return _ParquetSink(self, target.open(name))
 
     def record_batch(self, batch: Batch) -> Any:
-        """Return a batch as Arrow's."""
+        """Return a batch as a record batch of Arrow."""
         columns = [batch.columns[field.name] for field in self.fields]
         kinds = self.schema.types
         arrays = [array_of(self._pa, c, kind) for c, kind in zip(columns, kinds, strict=True)]
@@ -81,7 +81,7 @@ class _ParquetSink(Sink):
         self._size = 0
 
     def write(self, batch: Batch) -> None:
-        """Gather rows to a row group."""
+        """Add rows to the current row group."""
         self._waiting.append(self._form.record_batch(batch))
         self._size += batch.nbytes
         if self._size >= _GROUP_BYTES:
@@ -102,7 +102,7 @@ class _ParquetSink(Sink):
 
 
 def _form(pa: Any, field: Field) -> Any:
-    """Return the Arrow type of the values of a field as they are read."""
+    """Return the Arrow type for the values of a field."""
     if field.dtype == BYTES:
         return pa.large_list(pa.large_binary()) if field.shape else pa.large_binary()
     number = pa.from_numpy_dtype(field.dtype)
@@ -110,5 +110,5 @@ def _form(pa: Any, field: Field) -> Any:
         return pa.large_list(number)
     if not field.shape:
         return number
-    # Parquet has no numbers of one byte: as a list, each would be written as four.
+    # Parquet has no one-byte numbers: in a list, each would take four bytes.
     return pa.binary(field.size) if field.dtype == np.uint8 else pa.list_(number, field.size)

@@ -1,9 +1,9 @@
-"""The rows of a data set in the order in which they are exported.
+"""Reads the rows of a data set in the order of their export.
 
 cache -> reader -> **rows, by ascending key** -> formats
 
-By ascending key, rows of loaded data come in the order of their source. Rows whose keys have no
-order, and rows in blocks, come by partitions.
+By ascending key, loaded rows have the order of their source. Rows whose keys have no order, and
+rows in blocks, are exported partition by partition.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ignitetf.wire.schema import Field
 
 __all__ = ["KEY", "ExportRows"]
 
-# The field of the keys, where they are not the numbers that a load gives rows by itself.
+# Name of the key field, unless the keys are the running numbers of a load.
 KEY: Final = "KEY"
 _ALONE: Final = Shard(0, 1)
 _NESTED: Final = (Family.OBJECT, Family.LIST, Family.MAP)
@@ -38,10 +38,10 @@ class ExportRows:
 
     Attributes:
         name: Name of the cache or data set.
-        fields: The fields of each row; keys that are no running numbers come first.
+        fields: The fields of each row; keys that are not running numbers are the first field.
         class_names: Names of the values of LABEL, if they have names.
-        length: Number of rows; None if only reading can tell.
-        key_name: Name of the field with the keys; None if there is none, or one for each part.
+        length: Number of rows; None if it is unknown before reading.
+        key_name: Name of the key field; None if there is none, or one field for each part of a key.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ExportRows:
         options = ReadOptions(fields=fields, where=where, split=split, raw_nulls=True)
         reader = open_reader(client, name, options, 1)
         if any(family_of(field.type) in _NESTED for field in reader.schema.key.fields):
-            # No column holds them, and unlike a field a key cannot be left out.
+            # Such keys do not fit into a column, and a key cannot be left out as a field can.
             reader = open_reader(client, name, replace(options, schema=KEY_AS_STORED), 1)
         self.name = name
         self.class_names = [] if reader.manifest is None else list(reader.manifest.class_names)
@@ -75,7 +75,7 @@ class ExportRows:
             )
 
     def batches(self) -> Generator[Batch, None, None]:
-        """Yield the rows, keys among the columns if they are fields; close it to stop early."""
+        """Yield the rows, with key columns if keys are fields; close it to stop early."""
         for batch in self._rows.column_batches():
             key = batch.key
             assert key is not None
@@ -86,7 +86,7 @@ class ExportRows:
             yield Batch(key, columns)
 
     def _require_whole_lists(self, columns: Mapping[str, Column]) -> None:
-        """Raise SchemaError for a null in a list of texts, which no source reads again."""
+        """Raise SchemaError for a null in a list of texts, because no source can read it back."""
         for name, column in columns.items():
             valid = column.items.valid if isinstance(column, Runs) else None
             if valid is not None and not valid.all():
@@ -98,7 +98,7 @@ class ExportRows:
 
 
 def _in_order(reader: CacheReader) -> tuple[EpochRows, bool]:
-    """Return all rows, by key where that is possible, and whether it is."""
+    """Return all rows, sorted by key if possible, and whether they are sorted."""
     try:
         keys = key_order_of(reader, "keys", None, None, None, _ALONE, WINDOW_BYTES)
         return EpochRows(reader, keys, _ALONE, Position(0)), True

@@ -1,8 +1,8 @@
-"""Where an export goes: a file or a folder that appears whole, or not at all.
+"""The file or folder that an export writes; it appears complete, or not at all.
 
 formats -> **files under a temporary name** -> rename -> target
 
-Everything goes through fsspec, so that `igfs://` and other URLs work as local paths do.
+All files are written through fsspec, so `igfs://` and other URLs work as local paths do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ignitetf.load.sources.location import reading
 
 __all__ = ["MARKER", "Target"]
 
-# In a folder that an export made, and which another one may therefore replace.
+# Marks a folder as made by an export; only such a folder may be replaced.
 MARKER: Final = ".ignitetf-export"
 _LONGEST_NAME: Final = 200  # bytes; most file systems take 255
 
@@ -29,17 +29,18 @@ _LONGEST_NAME: Final = 200  # bytes; most file systems take 255
 class Target:
     """A file or folder to write, as a context manager.
 
-    An exception, Ctrl-C included, removes what was written; a process that is killed leaves a
-    hidden name, `.NAME.exporting-...`, beside the target, and what was there under its own. Only
-    one that is killed while it replaces a folder can leave both, old and new, under hidden names.
+    An exception, Ctrl-C included, removes what was written. A killed process leaves its files under
+    a hidden name, `.NAME.exporting-...`, next to the target, and leaves an existing target
+    unchanged. Only a process killed while it replaces a folder can leave both the old and the new
+    folder under hidden names.
 
     Args:
         location: Local path or fsspec URL.
-        folder: Whether it is a folder of files.
+        folder: Whether the target is a folder of files.
         overwrite: Whether a file, or a folder that an export made, may be replaced.
 
     Raises:
-        ConfigError: There is something that may not be replaced, or no folder to write in.
+        ConfigError: The target exists and must not be replaced, or its parent folder is missing.
     """
 
     def __init__(self, location: str, *, folder: bool, overwrite: bool) -> None:
@@ -71,7 +72,7 @@ class Target:
         self._open: list[IO[bytes]] = []
 
     def _has_this_folder(self) -> bool:
-        """Whether the target is the folder that this process is in, or one above that."""
+        """Whether the target is the current folder of this process, or a folder above it."""
         return isinstance(self._fs, LocalFileSystem) and Path.cwd().is_relative_to(self._path)
 
     def _require_replaceable(self) -> None:
@@ -107,11 +108,11 @@ class Target:
                 raise
             return
         if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = self.location  # of a full disk, the system does not say which
+            error.filename = self.location  # the system names no file when a disk is full
         self._discard()
 
     def open(self, name: str) -> IO[bytes]:
-        """Open a new file: the target itself, or one of this name below the folder."""
+        """Open a new file: the target itself, or a file of this name in the target folder."""
         path = self._temporary
         if self.folder:
             path = f"{self._temporary}/{name}"
@@ -129,7 +130,7 @@ class Target:
         if there := bool(self._fs.exists(self._path)):
             self._require_replaceable()  # another export may have been faster
         old = f"{self._temporary}.old"
-        # A file takes the place of another at once, a folder only that of an empty one.
+        # Renaming replaces a file atomically, but a folder only if it is empty.
         aside = there and (self.folder or bool(self._fs.isdir(self._path)))
         if aside:
             self._move(self._path, old)
@@ -143,7 +144,7 @@ class Target:
             self._fs.rm(old, recursive=bool(self._fs.isdir(old)))
 
     def _move(self, source: str, target: str) -> None:
-        """Rename; not into a folder of the new name, as `mv` does."""
+        """Rename; unlike `mv`, never move into a folder that has the new name."""
         if isinstance(self._fs, LocalFileSystem):
             Path(source).rename(target)
         elif rename := getattr(self._fs, "rename_exactly", None):  # igfs
@@ -153,7 +154,7 @@ class Target:
 
     def _discard(self) -> None:
         for file in self._open:
-            with contextlib.suppress(Exception):  # of a file that is removed anyway
+            with contextlib.suppress(Exception):  # the file is removed anyway
                 file.close()
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._temporary, recursive=self.folder)

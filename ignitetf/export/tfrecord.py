@@ -2,9 +2,9 @@
 
 columns -> values -> **features, messages, frames with CRCs** -> TFRecord
 
-Numbers become int64 or float lists, texts and blobs bytes, pixels and doubles their bytes. A null
-is a feature that is not there. `load.sources.tfrecord` is the way back; `options` says the types,
-which the files do not.
+Numbers become int64 or float lists, texts and blobs become bytes, and pixels and doubles are stored
+as their bytes. A null is a missing feature. `load.sources.tfrecord` reads the files again; it needs
+the types from `options`, because the files do not have them.
 
 Source: tensorflow/core/example/feature.proto; protobuf's encoding of wire types 0 and 2.
 """
@@ -37,7 +37,7 @@ Feature = Callable[[Any], bytes]
 
 
 class TfRecordFormat(Format):
-    """TFRecord, one Example a row."""
+    """TFRecord, with one Example per row."""
 
     kind = "tfrecord"
     suffix = ".tfrecord"
@@ -48,11 +48,11 @@ class TfRecordFormat(Format):
         self.features = [(field, _feature(field)) for field in self.fields]
 
     def open(self, target: Target, name: str) -> Sink:
-        """Return a writer of frames."""
+        """Return a writer that writes frames."""
         return _TfRecordSink(self, target.open(name))
 
     def options(self) -> list[str]:
-        """Return the types of all features, and the key."""
+        """Return the options for the types of all features, and for the key."""
         types = ",".join(f"{field.name}:{_type(field)}" for field in self.fields)
         return ["--features", types, *super().options()]
 
@@ -79,25 +79,25 @@ class _TfRecordSink(Sink):
         self._file.write(b"".join(frames))
 
     def close(self) -> None:
-        """Close the file: frames need no end."""
+        """Close the file; TFRecord has no footer."""
         self._file.close()
 
 
 def _check(field: Field, column: Column) -> None:
-    """Raise SchemaError for values that would come back as others."""
+    """Raise SchemaError for values that would be read back as different values."""
     lists = field.ragged or field.type is TypeCode.STRING_ARRAY
     if lists and column.valid is not None and not column.valid.all():
         raise cannot_hold("tfrecord", field, "nulls in lists, which come back as empty")
     if field.type is TypeCode.DOUBLE:
         values = values_of(column)
-        with np.errstate(over="ignore"):  # becomes infinite, and is therefore not equal
+        with np.errstate(over="ignore"):  # too large values become infinite, so not equal
             held = values.astype(np.float32).astype(np.float64)
         if not np.array_equal(held, values, equal_nan=True):
             raise cannot_hold("tfrecord", field, "numbers of 64 bits that 32 do not hold exactly")
 
 
 def _feature(field: Field) -> Feature:
-    """Return what encodes the values of a field as a Feature."""
+    """Return a function that encodes a value of a field as a Feature."""
     if field.type is TypeCode.STRING_ARRAY:
         return lambda texts: _part(_BYTES_LIST, b"".join(_part(1, text) for text in texts))
     if field.dtype == BYTES:
@@ -113,7 +113,7 @@ def _feature(field: Field) -> Feature:
 
 
 def _is_packed(field: Field) -> bool:
-    """Whether arrays are stored as their bytes: pixels, and doubles, which floats do not hold."""
+    """Whether arrays are stored as their bytes: pixels, and doubles, which do not fit floats."""
     return bool(field.shape) and (
         (field.dtype.kind == "u" and not field.ragged) or field.dtype == np.float64
     )
@@ -130,12 +130,12 @@ def _type(field: Field) -> str:
 
 
 def _entry(name: bytes, feature: bytes) -> bytes:
-    """Return a map entry of the message Features."""
+    """Return an encoded map entry of the message Features."""
     return _part(1, name + _part(2, feature))
 
 
 def _part(number: int, payload: bytes) -> bytes:
-    """Return a field of a message that has a length."""
+    """Return an encoded, length-delimited field of a message."""
     return bytes((number << 3 | 2,)) + _varint(len(payload)) + payload
 
 

@@ -2,8 +2,8 @@
 
 columns -> **NUMBER.jpg, NUMBER.cls, NUMBER.json ...** -> tar
 
-The image keeps its own suffix, LABEL is in `.cls`, arrays are in `.npy`, other blobs in `.bin`, and
-all else is in `.json`. The first file notes the fields, for `load.sources.webdataset`.
+The image keeps its suffix, LABEL is in `.cls`, arrays are in `.npy`, other blobs in `.bin`, and all
+other fields in `.json`. The first file lists the fields, for `load.sources.webdataset`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WebDatasetFormat(Format):
         self.written = 0
 
     def open(self, target: Target, name: str) -> Sink:
-        """Return a writer of one shard; the numbers of rows go on from shard to shard."""
+        """Return a writer of one shard; row numbers continue from shard to shard."""
         return _TarSink(self, target.open(name))
 
 
@@ -94,7 +94,7 @@ class _TarSink(Sink):
 
 
 def _suffix(field: Field) -> str | None:
-    """Return the suffix of the files of a field, `*` for that of the image; None if it has none."""
+    """Return the suffix of a field's files, `*` for the image's; None if it has no own file."""
     if field.type is TypeCode.BYTE_ARRAY and field.dtype == BYTES:
         return "*" if field.name == "IMAGE" else f"{field.name.lower()}.bin"
     return "npy" if family_of(field.type) is Family.ARRAY else None

@@ -1,4 +1,4 @@
-"""The load path: a source of records into a cache, and a manifest that describes it.
+"""The load path: writes a source of records to a cache, with a manifest that describes it.
 
 source -> writer -> cache -> manifest
 

@@ -1,9 +1,10 @@
-"""Groups rows into blocks of one partition each, under keys that put them there.
+"""Groups rows into blocks. Each block has rows of one partition, and a key of that partition.
 
 source -> rows -> **blocks** -> writer
 
 Rows are buffered until they fill blocks of a good size, or until a memory limit is reached, and
-then sorted by partition. How many rows each block has is kept, for readers in a global order.
+then sorted by partition. The number of rows in each block is recorded, for readers in a global
+order.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class Blocks:
     """Buffers rows and passes them to a writer as blocks.
 
     Args:
-        writer: Its `schema` is that of the rows, its `entry_schema` that of the blocks.
+        writer: Its `schema` describes the rows, its `entry_schema` the blocks.
         keys: Source of the blocks' keys.
-        stored: Rows of each block that `keys` has handed out before, as `block_rows` returned them;
-            empty if they are unknown.
+        stored: Rows of each earlier block of these `keys`, as returned by `block_rows`; empty if
+            they are unknown.
     """
 
     def __init__(self, writer: Writer, keys: BlockKeys, stored: Sequence[int] = ()) -> None:
@@ -67,7 +68,7 @@ class Blocks:
     def block_rows(self) -> tuple[int, ...]:
         """Rows of each block, partition after partition, in the order of their keys.
 
-        Empty if those of earlier blocks are unknown.
+        Empty if the rows of earlier blocks are unknown.
         """
         return () if self._rows is None else tuple(itertools.chain.from_iterable(self._rows))
 
@@ -100,7 +101,7 @@ class Blocks:
     def _arrange(
         self, rows: Batch
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the row order, the bounds of the blocks in that order, and the blocks' keys."""
+        """Return the order of the rows, the bounds of the blocks in that order, and their keys."""
         assert rows.key is not None
         partitions = partitions_of(self.writer.schema, rows.key, self.keys.count)
         if partitions is None:
@@ -147,7 +148,7 @@ def _taken_column(column: Column, index: NDArray[np.int64], buffers: BufferPool)
 
 
 def trim(client: Client, cache: str, keys: BlockKeys) -> None:
-    """Remove blocks whose keys are beyond those in use.
+    """Remove blocks with keys after the last one in use.
 
     A load that was killed may have stored blocks after its last journal entry. Their rows are
     written again, possibly in different blocks.

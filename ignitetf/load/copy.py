@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 _PAGE_BYTES: Final = 1 << 20
 _MOST_ENTRIES: Final = 1 << 16
 _SHARES: Final = 2
-# A connection may have 128 cursors.
+# A node allows 128 cursors per connection.
 _MOST_AHEAD: Final = 64
 # Offset of the length in the header of a binary object.
 _OBJECT_LENGTH_AT: Final = 12
@@ -70,7 +70,7 @@ def copy_entries(
         partitions: Number of partitions of the source.
         entry_bytes: Approximate size of an entry, from which the page size follows.
         entries: Approximate number of entries, from which the number of requests under way follows.
-        make: Makes the target, while the first entries are read.
+        make: Creates the target while the first entries are read.
         check_lease: Called before each request; raises if the lease on the target was lost.
     """
     window = first_bytes(client, widened(client))
@@ -89,7 +89,7 @@ class _Pace(NamedTuple):
         shares: Shares of the partitions, each with a connection to read from.
         ahead: Partitions of a share that may be read at a time.
         page_entries: Entries of a page.
-        page_bytes: What a page of a partition is expected to have.
+        page_bytes: Expected bytes of a page of a partition.
     """
 
     shares: int
@@ -99,10 +99,10 @@ class _Pace(NamedTuple):
 
 
 def _pace(window: int, partitions: int, entry_bytes: int, entries: int) -> _Pace:
-    """Choose as many shares as the rows are worth and the node's heap allows.
+    """Return the pace of a copy; its shares are limited by the rows and by the node's heap.
 
-    A node makes a page of a partition at a time: so the pages of all partitions that may be read at
-    a time fill a window.
+    A node prepares one page of a partition at a time. So the pages of all partitions that are read
+    at a time fill a window.
     """
     unit_entries = entries / partitions
     entry_bytes = max(1, entry_bytes)
@@ -118,7 +118,7 @@ def _pace(window: int, partitions: int, entry_bytes: int, entries: int) -> _Pace
 
 @contextlib.contextmanager
 def _explained(client: Client) -> Iterator[None]:
-    """Say of a failed update, which only names its keys, that the node is full, if it is."""
+    """Report a full node as the cause of a failed update, whose own error only names keys."""
     try:
         yield
     except ServerError as error:
@@ -128,7 +128,7 @@ def _explained(client: Client) -> Iterator[None]:
 
 
 class _Copy:
-    """Copies partitions, by calls of `run` at the same time."""
+    """Copies partitions; several threads may call `run` at the same time."""
 
     def __init__(
         self,
@@ -143,11 +143,11 @@ class _Copy:
         self._check_lease = check_lease
         self._failed = False
         self._made = threading.Event()
-        # Held by a share that begins again.
+        # Held by a share that is retried, so that shares are retried one at a time.
         self._alone = threading.Lock()
 
     def make(self, make: Callable[[], object]) -> None:
-        """Make the target, for which all calls of `run` wait before they write."""
+        """Create the target; all calls of `run` wait for it before they write."""
         try:
             with self.as_a_whole():
                 make()
@@ -156,7 +156,7 @@ class _Copy:
 
     @contextlib.contextmanager
     def as_a_whole(self) -> Iterator[None]:
-        """Let an error of the block make all calls of `run` return soon."""
+        """Make all calls of `run` return soon if the block raises an error."""
         try:
             yield
         except BaseException:
@@ -166,8 +166,8 @@ class _Copy:
     def run(self, partitions: range) -> None:
         """Copy these partitions; an error makes all other calls return soon.
 
-        Where the node had no heap, or a connection was lost (a node without heap closes it), those
-        that are not stored as a whole begin again, a share at a time.
+        If the node has no heap left, or a connection is lost (a node without heap closes it),
+        incomplete partitions are copied again, one share at a time.
         """
         left = dict.fromkeys(partitions)
         heap, other = Backoff(HEAP), Backoff(LOAD)
@@ -186,7 +186,7 @@ class _Copy:
                 turn = self._alone
 
     def _wait(self, heap: Backoff, other: Backoff, error: IgniteTFError) -> None:
-        """Wait until the same may succeed; raises the error if it cannot."""
+        """Wait until a retry may succeed; raises the error if no retry can."""
         if is_asked_too_much(error):
             wait_s = heap.wait_s(error)
         else:
@@ -198,7 +198,7 @@ class _Copy:
 
     def _share(self, left: dict[int, None]) -> None:
         """Copy partitions, and remove from `left` those that are stored."""
-        # Requests without an answer, of partitions that have been read.
+        # Unanswered put requests of partitions that were read to the end.
         unanswered, ended = Counter[int](), set[int]()
 
         def stored(partition: int, _: object) -> None:
@@ -227,7 +227,7 @@ class _Copy:
                             end(partition)
                 puts.finish()
             except FAILURES:
-                reading.close()  # and the cursors, which hold rows in the heap
+                reading.close()  # also closes the cursors, which hold rows in the heap
                 with contextlib.suppress(IgniteTFError):
                     puts.finish()  # what is stored is not copied again
                 raise
@@ -238,7 +238,7 @@ class _Copy:
         """Yield the pages of partitions as they arrive; `more` is false for the last of each."""
         window = ByteWindow(self._client, widened(self._client))
         unasked, asked = deque(partitions), dict[int, _Asked]()
-        # The cursors of partitions whose next page was not requested yet.
+        # Cursors of partitions whose next page is not requested yet.
         open_: deque[tuple[int, int]] = deque()
 
         def ask(partition: int, cursor: int | None) -> None:
@@ -278,14 +278,14 @@ class _Copy:
                 ask_ahead()
                 yield one.partition, page
         finally:
-            # A node keeps the cursor of a query that it begins after its connection was closed.
+            # If a node starts a query after its connection was closed, it keeps the cursor.
             while asked and not channel.closed:
                 with contextlib.suppress(IgniteTFError):
                     asked.pop(channel.receive_any()[0], None)
 
 
 class _Asked(NamedTuple):
-    """A page that was requested; the first one of a partition has no cursor yet."""
+    """A requested page; the first page of a partition has no cursor yet."""
 
     partition: int
     cursor: int | None
@@ -293,7 +293,7 @@ class _Asked(NamedTuple):
 
 
 def unwrapped(page: Page) -> EncodedPage:
-    """Return a page of an answer in the form that a request needs."""
+    """Return a page of an answer, converted to the form of a request."""
     data = page.data
     key_at, value_at = find_rows(data, page.count)
     ends = np.append(key_at[1:], len(data))[: page.count]

@@ -1,4 +1,4 @@
-"""Where a data set is stored: its caches, and the names it has in SQL.
+"""The caches of a data set, and its names in SQL.
 
 run -> **data_set** -> copy, caches, views
 
@@ -7,17 +7,17 @@ optionally a slim table in a second cache. Cache names begin with the name of th
 its replacement while that is being loaded. The SQL names never change, because they are views
 (`views`).
 
-Ignite cannot rename a cache, so what was loaded into a cache beside the data set's is copied into a
-new one with its name (`Replacement`). SQL shows the replacement before the old caches are dropped,
-and the copy before the replacement is dropped; the manifest changes along with it. Each step can be
-repeated after a kill:
+Ignite cannot rename a cache. So a replacement is loaded into a separate cache, and then copied into
+a new one with the data set's name (`Replacement`). SQL shows the replacement before the old caches
+are dropped, and the copy before the replacement is dropped; the manifest changes along with it.
+Each step can be repeated after a kill:
 
-- The manifest names the replacement before SQL shows it, since only then a later load knows that
-  it is no remains of a failed one.
-- The journal says that the replacement has only to be moved before the manifest names the copy,
-  which from then on is all that says so.
-- Whether SQL or the manifest shows the copy first does not matter: until the manifest names it, it
-  is made anew.
+- The manifest names the replacement before SQL shows it. Otherwise a later load would take it for
+  the remains of a failed load.
+- The journal enters the phase `move` before the manifest names the copy. From then on only the
+  journal shows that the replacement has still to be moved.
+- SQL and the manifest may show the copy in any order: until the manifest names it, it is made
+  again.
 """
 
 from __future__ import annotations
@@ -76,13 +76,14 @@ def create_caches(
         schema: The records.
         cache: Name of the cache of the records.
         options: How they are stored.
-        checked: Whether `require_room_for_caches` was called, and there are no such caches.
+        checked: Whether the caller has called `require_room_for_caches` and the caches do not
+            exist.
 
     Returns:
-        The partition map of the cache, if a number of partitions was asked for.
+        The partition map of the cache, if a number of partitions was requested.
 
     Raises:
-        CacheExists: One of them exists; none is left behind.
+        CacheExists: One of the caches exists; none of the new ones remains.
     """
     spec, *others = _specs(schema, cache, options)
     if options.layout == "rows" and options.sql:
@@ -108,7 +109,7 @@ def require_room_for_caches(
 
 
 def _specs(schema: Schema, cache: str, options: LoadOptions) -> list[CacheSpec]:
-    """Return what the caches of a data set shall be; that of the records is the first."""
+    """Return the specs of the caches of a data set; the cache of the records is the first."""
     spec = CacheSpec(
         cache,
         partitions=options.partitions,
@@ -123,8 +124,8 @@ def _specs(schema: Schema, cache: str, options: LoadOptions) -> list[CacheSpec]:
 def views_of(name: str, cache: str, storage: Storage, schema: Schema) -> dict[str, str]:
     """Return the SQL names of a data set and the table in `cache` that each one shows.
 
-    In the block layout the slim table also gets the name of the data set: its row count is right,
-    while the number of blocks would not be.
+    In the block layout the slim table also gets the name of the data set, because its row count is
+    right, unlike the number of blocks.
     """
     if storage.layout == "blocks":
         slim = rows_table(index_table(cache))
@@ -146,13 +147,13 @@ def require_new_names(
         name: Name of the data set.
         storage: How it will be stored.
         schema: Its records.
-        replaced: Finds the caches that it replaces.
+        replaced: Returns the caches that the data set replaces.
 
     Returns:
-        The caches that it replaces.
+        The caches that the data set replaces.
     """
     caches = caches_of(name, storage)
-    # The names of tables are of use to nobody else, but taken they would end a replacement late.
+    # Nobody else has a use for these table names, but a taken name would end a replacement late.
     rows, *slim = caches
     table = rows_table(rows) if _has_rows_table(storage, schema) else carrier_table(rows)
     shown = views_of(name, name, storage, schema)
@@ -172,14 +173,14 @@ def require_new_names(
 
 
 def require_made_by_load(cache: str, tables: set[str], made: tuple[Storage, Schema] | None) -> None:
-    """Raise CacheExists unless a cache is one that a load has made.
+    """Raise CacheExists unless a load has made this cache.
 
     Args:
         cache: Its name.
         tables: Its tables.
-        made: What the catalog says is in it: how that is stored, and its records.
+        made: The content according to the catalog: how it is stored, and the records.
     """
-    # The catalog may speak of a cache that is gone, and others have made one of its name.
+    # The cache in the catalog may be gone, and others may have made a new one of its name.
     if made is not None and tables:
         ours = bool(tables & {rows_table(cache), carrier_table(cache)})
     else:
@@ -197,16 +198,16 @@ def _has_rows_table(storage: Storage, schema: Schema) -> bool:
     return storage.layout == "rows" and storage.sql and has_table(schema)
 
 
-# Assumed bytes of a row in a slim table, from which the page size of a copy follows.
+# Assumed bytes of a row in a slim table; determines the page size of a copy.
 _SLIM_BYTES: Final = 200
 
 
 class Replacement:
-    """A replacement that is loaded, and whose rows are whole.
+    """A replacement that is completely loaded.
 
     Args:
         client: The connection.
-        journal: Of its load.
+        journal: The journal of its load.
         lease: The lease on the data set, already held.
     """
 
@@ -215,20 +216,20 @@ class Replacement:
         self._name = journal.name
         self._staging = caches_of(journal.cache, journal.storage)
         self._final = caches_of(journal.name, journal.storage)
-        # What it supersedes, or an earlier copy of it has made.
+        # The caches that it replaces, and those that an earlier try to copy it has made.
         self._superseded = list(dict.fromkeys([*journal.replaces, *self._final]))
 
     def _switch_to(self, cache: str) -> Switch:
-        """Prepare to let SQL show `cache`."""
+        """Return a switch that makes SQL show `cache`."""
         shown = views_of(self._name, cache, self._journal.storage, self._journal.schema)
         return Switch(self._client, shown, self._journal.replaces, helper_cache(self._name))
 
     def take_place(self, record: Callable[[], Manifest | None]) -> None:
-        """Let it take the place of what the journal says it replaces.
+        """Replace the caches that the journal names.
 
         Args:
-            record: Stores its manifest, unless there is one, and returns what is stored then: the
-                replacement's, or that of a copy which is whole.
+            record: Stores the manifest unless there is one, and returns the stored manifest: the
+                replacement's, or that of a complete copy.
         """
         manifest, switch = self._client.at_once(
             record, lambda: self._switch_to(self._journal.cache)
@@ -243,7 +244,7 @@ class Replacement:
         drop_journal(self._client, self._name)
 
     def _shown_by_name(self, manifest: Manifest, switch: Switch) -> Switch:
-        """Make the copy, unless the manifest names it already, and let SQL show it."""
+        """Make the copy, unless the manifest names it already, and make SQL show it."""
         if manifest.cache != self._journal.cache:
             switch = self._switch_to(self._name)
             self._lease.check()
@@ -261,10 +262,10 @@ class Replacement:
         return switch
 
     def _show(self, switch: Switch) -> tuple[int, bool]:
-        """Let SQL show it, and drop what it replaces.
+        """Make SQL show the replacement, and drop the caches that it replaces.
 
         Returns:
-            The number of its partitions, and whether there is known to be room for a copy.
+            The number of its partitions, and whether there is certainly room for a copy.
         """
         self._lease.check()
         if switch.blocked:
@@ -284,7 +285,7 @@ class Replacement:
         return partitions, roomy
 
     def _options(self) -> LoadOptions:
-        # As the replacement was made, so that what this cluster could make once it makes again.
+        # The options of the replacement, which this cluster has already accepted once.
         storage = self._journal.storage
         return LoadOptions(
             self._journal.partitions,
@@ -296,7 +297,7 @@ class Replacement:
         )
 
     def _has_room(self) -> bool:
-        """Whether there is room for the copy even beside what is still to be dropped."""
+        """Whether there is room for the copy before the replaced caches are dropped."""
         try:
             require_room_for_caches(self._client, self._journal.schema, self._name, self._options())
         except ServerOverloaded:
@@ -320,7 +321,7 @@ class Replacement:
             for table, table_to in zip(slim, slim_to, strict=True):
                 copy(table, table_to, entry_bytes=_SLIM_BYTES)
         except ServerOverloaded as error:
-            # A part of the copy is of no use, and on a full node nothing else could be done.
+            # An incomplete copy is useless, and on a full node it would block everything else.
             self._lease.check()
             drop_caches(self._client, self._final)
             raise self._explained(error, "make room (more nodes, or other data removed)") from error

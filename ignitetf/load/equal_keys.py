@@ -1,12 +1,12 @@
-"""Equal keys in a data set of blocks, which mean there what they mean in one of rows.
+"""Handles equal keys in a data set of blocks as the cache handles them in a data set of rows.
 
 fill -> **equal keys** -> check, manifest
 
-The cache of a data set of rows has one row for each key by itself. In blocks two rows of one key
-can stand side by side, in one block or in several of a partition. So where the keys of a load can be
-equal, those that are stored are read back, a partition at a time: whichever process stored them, and
-however often the load was stopped. A new load is then refused, and of an appended data set only the
-last row of each key stays.
+In the row layout, the cache keeps one row per key by itself. In the block layout, a partition can
+have several rows with one key, in one block or in several. So if the keys of a load can be equal,
+the stored keys are read back, one partition at a time. This works whichever process stored them,
+and however often the load was stopped. A new load with equal keys is then refused; after an append
+only the last row of each key is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ignitetf.wire.types import TypeRegistry
 
 __all__ = ["Ascending", "settle_equal_keys"]
 
-# Blocks asked for at a time have so many bytes, as far as those before tell it.
+# Target size of a request for blocks, estimated from the blocks before.
 _REQUEST_BYTES: Final = 4 << 20
 _FIRST_BLOCKS: Final = 4
 _MOST_BLOCKS: Final = 64
@@ -45,14 +45,14 @@ _Kept = NDArray[np.bool_]
 
 
 class Ascending:
-    """Whether all keys of a load were seen, each greater than the one before, so none are equal."""
+    """Checks that all keys of a load were seen in ascending order, so that none are equal."""
 
     def __init__(self, *, seen_all: bool) -> None:
         self.holds = seen_all
         self._last: int | None = None
 
     def add(self, key: Column) -> None:
-        """Look at the keys of a batch."""
+        """Check the keys of a batch."""
         if not isinstance(key, Dense) or key.values.dtype.kind != "i":
             self.holds = False
         elif self.holds and len(values := key.values):
@@ -62,13 +62,13 @@ class Ascending:
 
 
 def settle_equal_keys(client: Client, journal: Journal, key_name: str, lease: Lease) -> None:
-    """Look for equal keys in a data set of blocks whose load has stored all its rows.
+    """Find and handle equal keys in a data set of blocks after its load has stored all rows.
 
-    The journal then has the rows of each block, of which an earlier one may have none left.
+    Updates the number of rows of each block in the journal; an earlier block may have none left.
 
     Args:
         client: The connection.
-        journal: Of the load.
+        journal: The journal of the load.
         key_name: The column used as the key.
         lease: The lease on the data set, already held.
 
@@ -87,12 +87,12 @@ def settle_equal_keys(client: Client, journal: Journal, key_name: str, lease: Le
             _rewrite(blocks, fewer, lease)
     if equal and journal.mode != "append":
         raise equal_keys_error(equal, journal.rows, key_name)
-    if len(counts) == len(blocks):  # else some are gone, which is told where they are counted
+    if len(counts) == len(blocks):  # `require_stored` reports missing blocks
         journal.block_rows = tuple(counts)
 
 
 def _last_of_each(blocks: Sequence[_Keys]) -> list[_Kept]:
-    """Return for each block which of its rows are the last ones of their keys in the partition."""
+    """Return for each block which of its rows are the last of their key in the partition."""
     if isinstance(blocks[0], np.ndarray):
         codes = np.concatenate(blocks)
     else:
@@ -104,7 +104,7 @@ def _last_of_each(blocks: Sequence[_Keys]) -> list[_Kept]:
 
 
 def _values(key: Column) -> _Keys:
-    """Return keys as numbers that can be compared, or as texts or tuples; none is a view."""
+    """Return keys as comparable numbers, texts or tuples, copied out of their buffer."""
     if isinstance(key, Struct):
         return list(zip(*(list(_values(column)) for column in key.fields.values()), strict=True))
     if isinstance(key, Dense):
@@ -118,7 +118,7 @@ def _numbers(values: Iterable[Any]) -> NDArray[np.int64]:
 
 
 class _StoredBlocks:
-    """The blocks of a data set as they are stored, partition after partition by their keys."""
+    """The stored blocks of a data set, sorted by partition and key."""
 
     def __init__(self, client: Client, journal: Journal) -> None:
         self.client, self.cache, self.schema = client, journal.cache, journal.schema
@@ -131,7 +131,7 @@ class _StoredBlocks:
         return len(self._keys)
 
     def by_partition(self) -> Iterator[tuple[int, list[_Keys]]]:
-        """Yield for each partition the place of its first block, and the rows' keys of each."""
+        """Yield for each partition the place of its first block, and the row keys of each block."""
         first, found = 0, list[_Keys]()
         reading = self.read(range(len(self)), replace(self.schema, fields=()))
         for end in self._ends:
@@ -143,7 +143,7 @@ class _StoredBlocks:
             first, found = end, []
 
     def read(self, places: Sequence[int], schema: Schema) -> Iterator[tuple[int, Batch]]:
-        """Yield the rows of blocks, in order, with these fields; those that are gone end it."""
+        """Yield the rows of blocks, in order, with these fields; stops at a missing block."""
         decoder = BlockDecoder(schema, self._registry)
         at, count = 0, _FIRST_BLOCKS
         while at < len(places):
@@ -177,7 +177,7 @@ def _get_request(cache: str, keys: NDArray[np.int64]) -> bytes:
 
 
 def _rewrite(blocks: _StoredBlocks, fewer: dict[int, _Kept], lease: Lease) -> None:
-    """Store blocks again, with those of their rows that are kept."""
+    """Store blocks again, with only the rows to keep."""
     schema = blocks.schema
     with Writer(
         blocks.client,

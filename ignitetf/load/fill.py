@@ -2,8 +2,8 @@
 
 source -> batches -> **fill** -> writer
 
-After a lost connection the loop continues from the last journal entry, for as long as the cluster
-may need to recover. Any failure that this does not cure raises `LoadInterrupted`.
+After a lost connection the loop retries from the last journal entry, for as long as the cluster may
+need to recover. If the retries fail, it raises `LoadInterrupted`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Progress = Callable[[int, int], None]
 
 # An interrupted load loses what it wrote since the last journal entry; each entry costs a flush.
 _NOTE_S: Final = 2.0
-# It waits for all that is under way, which costs a distant link two round trips: so there are at
-# least so many between two.
+# An entry waits for all requests in flight, which costs two round trips on a distant link. So two
+# entries are at least this many round trips apart.
 _NOTE_TRIPS: Final = 100
 
 
 @dataclass(frozen=True)
 class Owners:
-    """Which nodes hold the partitions of a cache."""
+    """The nodes that hold the partitions of a cache."""
 
     partitions: PartitionMap
     nodes: Sequence[NodeEndpoint]
@@ -58,7 +58,7 @@ class Filler:
         source: The records; read from the position in the journal.
         journal: What is stored; kept up to date.
         lease: The lease on the data set, already held.
-        on_progress: Called with rows and bytes as they are handed to the node.
+        on_progress: Called with rows and bytes as they are sent to the node.
     """
 
     def __init__(
@@ -76,20 +76,21 @@ class Filler:
         self.slim_fields = storage.index if storage.has_slim_table else ()
         self._skipped_before = journal.skipped
         self._cut_at: int | None = None
-        # Those before the journal's position nobody has looked at.
+        # The keys before the journal's position were not checked by this process.
         self.ascending = Ascending(seen_all=journal.position == 0 and journal.mode != "append")
 
     def run(self, *, fresh: bool, owners: Owners | None = None) -> None:
         """Write all rows from the journal's position to the end of the source.
 
-        At the end the journal says so; the caller stores it.
+        At the end the journal is updated; the caller stores it.
 
         Args:
             fresh: Whether the cache is empty, so that no row can replace an older one.
-            owners: Those of the cache, if they are known and its types registered.
+            owners: Owners of the cache, if they are known and its types are registered.
 
         Raises:
-            LoadInterrupted: The cluster did not come back, or refused; what is stored is kept.
+            LoadInterrupted: The cluster did not recover, or refused a request. Stored rows are
+                kept.
         """
         backoff = Backoff(LOAD)
         while True:
@@ -157,7 +158,7 @@ class Filler:
                 trim(self.client, journal.cache, keys)
 
     def _note(self, writer: Writer, slim: Writer | None, blocks: Blocks | None) -> None:
-        """Flush everything, then note it in the journal."""
+        """Flush everything, then write the journal."""
         writer.flush()
         if slim is not None:
             slim.flush()
@@ -196,7 +197,7 @@ class Filler:
         return writer
 
     def _find_owners(self) -> Owners:
-        """Find who holds the partitions, and register the types of the entries."""
+        """Return the owners of the partitions; also registers the types of the entries."""
         found, nodes, _ = self.client.at_once(
             lambda: self.client.partition_map(self.journal.cache),
             self.client.nodes,
@@ -246,6 +247,6 @@ def _note_seconds(client: Client) -> float:
 
 
 def index_schema(schema: Schema, index: Collection[str]) -> Schema:
-    """Return the schema of the slim table: the key and the indexed fields."""
+    """Return the schema of the slim table, with the key and the indexed fields."""
     fields = tuple(f for f in schema.fields if f.name in index)
     return replace(schema, type_name=f"{schema.type_name}_INDEX", fields=fields)

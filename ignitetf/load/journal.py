@@ -1,4 +1,4 @@
-"""The journal of a load: what is stored already, kept in Ignite while the load runs.
+"""The journal of a load: records in Ignite what is stored already, while the load runs.
 
 The journal is written before the cache is created and after each flush, and removed once the
 manifest is written. So a loader that is killed at any moment leaves a journal whose rows are all
@@ -45,7 +45,7 @@ __all__ = [
     "write_journal",
 ]
 
-# How a load started.
+# Kinds of loads.
 Mode = Literal["new", "append", "replace"]
 
 
@@ -117,7 +117,7 @@ class Journal:
             **out,
             "schema": self.schema.to_json(),
             "options": self.storage.to_json(),
-            # It has 64 unsigned bits, more than JSON readers of other languages keep.
+            # An unsigned number of 64 bits; JSON readers of other languages keep fewer bits.
             "checksum": f"{self.checksum:016x}",
             "origin": None if self.origin is None else self.origin.to_json(),
             "state": state if self.storage.layout == "blocks" else {},
@@ -151,7 +151,7 @@ def read_journal(client: Client, name: str) -> Journal | None:
 
 
 def journal_question(client: Client, name: str) -> Question[str | None]:
-    """Ask for the text of a data set's journal."""
+    """Return the question for the text of a data set's journal."""
     return catalog(client).question(_entry_name(name))
 
 
@@ -163,7 +163,7 @@ def write_journal(client: Client, journal: Journal) -> None:
 def add_journal(client: Client, journal: Journal) -> bool:
     """Store a journal unless there is one, in which case return False.
 
-    Its own from an earlier try, whose answer was lost, counts as stored now.
+    If an earlier try stored this journal and its answer was lost, this counts as stored now.
     """
     entry, text = _entry_name(journal.name), json_text(journal.to_json())
     return catalog(client).add(entry, text) or catalog(client).get(entry) == text
@@ -212,8 +212,8 @@ def manifest_of(journal: Journal, source: Source) -> Manifest:
 def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) -> Manifest:
     """Return the manifest that replaces the old one after a load of this mode.
 
-    The splits stay: a row that is loaded again under its key is in the split it was in. Only those
-    balanced by a field that a replacement does not have are gone.
+    The splits stay: a row that is loaded again under its key is in the split it was in. Only splits
+    balanced by a field that a replacement lacks are removed.
     """
     if old is None:
         return new
@@ -241,8 +241,8 @@ def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) ->
     )
     stored = _stored_rows(client, joined)
     if stored != joined.rows or _has_other_keys(joined, stored):
-        # Some rows replaced others with the same key, or others have written: their hashes, and
-        # which partitions they are in, are not known.
+        # Some rows replaced others with the same key, or other clients have written. The hashes and
+        # partitions of these rows are unknown.
         joined = replace(joined, rows=stored, checksum="", partition_rows=_partition_rows(joined))
     return joined
 
@@ -256,14 +256,14 @@ def _has_other_keys(manifest: Manifest, stored: int) -> bool:
 
 
 def _stored_rows(client: Client, manifest: Manifest) -> int:
-    """Return how many rows are stored, of which some may have replaced others."""
+    """Return the number of stored rows; some rows may have replaced others."""
     if manifest.layout == "rows":
         return client.cache_size(manifest.cache)
     return sum(manifest.options.block_rows) if manifest.options.block_rows else manifest.rows
 
 
 def _partition_rows(manifest: Manifest) -> tuple[int, ...]:
-    """Return the rows of each partition if those of each of its blocks are known."""
+    """Return the rows of each partition; empty unless the rows of all blocks are known."""
     left = iter(manifest.options.block_rows)
     return tuple(sum(itertools.islice(left, blocks)) for blocks in manifest.options.blocks)
 
@@ -276,7 +276,7 @@ def entries_of(manifest: Manifest) -> int:
 
 
 def equal_keys_error(equal: int, rows: int, key_name: str) -> SourceError:
-    """Return the error for records of which some have the key of another."""
+    """Return the error for records with equal keys."""
     return SourceError(
         f"{equal:,} of {rows:,} records have the key of another record in {key_name}",
         hint="choose another --key, or none for a running number",
@@ -286,15 +286,15 @@ def equal_keys_error(equal: int, rows: int, key_name: str) -> SourceError:
 def require_seen(client: Client, name: str, tables: Iterable[str]) -> None:
     """Check that SQL finds rows in tables whose caches have some.
 
-    Nodes whose BinaryConfiguration has another BinaryIdMapper or BinaryNameMapper derive other ids
-    from the names of types than Ignite does by default; SQL overlooks the entries then.
+    A node whose BinaryConfiguration has another BinaryIdMapper or BinaryNameMapper derives other
+    type ids from the names than Ignite does by default; SQL then does not see the entries.
 
     Raises:
-        ConfigError: It finds none.
+        ConfigError: SQL finds no rows.
     """
     for table in dict.fromkeys(tables):
-        # An index tells the least key. For any other row a node takes a leaf of the index with all
-        # its rows into the heap, and keeps them with the statement.
+        # An index finds the smallest key directly. To find any other row, a node reads a leaf of
+        # the index with all its rows into the heap, and keeps them with the statement.
         least = client.sql(f"SELECT MIN(_KEY) FROM {quoted(table)}").fetchall()  # nosec B608
         if least[0][0] is None:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""The kinds of sources: which function opens each, and its options on the command line.
+"""The kinds of sources, with the function that opens each and its command-line options.
 
 To add a source, write a module in `sources` and add an entry here: `open_source` finds it, and
 `ignitetf load` gets a command for it. The command line imports this module for its help, so it
@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 __all__ = ["KINDS", "Location", "Option", "SourceKind", "Split"]
 
-# Part of a data set.
+# One part of a data set, such as `train`.
 Split = Literal["train", "test"]
 
 
@@ -42,12 +42,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Location:
-    """Where the records of a source are, for the command line.
+    """Location argument of a source on the command line.
 
     Attributes:
         help: Help text.
         several: Whether several locations are allowed.
-        option: Option that may be given instead of the argument; both can be omitted then.
+        option: Option that may replace the argument; with it, both can be omitted.
     """
 
     help: str = "File, folder or fsspec URL."
@@ -64,7 +64,7 @@ class SourceKind:
         function: The function in it that opens a source from a location and options.
         help: First line of the command's help; None for a kind that has no command.
         example: Example arguments of the command.
-        location: Where the records are; None if the kind knows that itself.
+        location: Location of the records; None if the kind needs none.
         options: Options of the command.
         connects: Whether it reads from the cluster, with the connection options of the load.
         splits: Whether it has train and test parts, each loaded into its own cache.

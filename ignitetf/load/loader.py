@@ -1,10 +1,10 @@
-"""`load_dataset`: loads a source into a cache, with a journal meanwhile and a manifest at the end.
+"""`load_dataset`: loads a source into a cache, keeps a journal, and finally writes a manifest.
 
 source -> batches -> writer -> cache -> **manifest**
 
 Guarantees:
-- a load that fails before its first row, or because of bad input, leaves nothing behind;
-- a load stopped in any other way (killed, node lost, memory full) leaves what was stored and a
+- a load that fails before its first row, or because of bad input, leaves nothing in the cluster;
+- a load stopped in any other way (killed, node lost, memory full) keeps the stored rows and a
   journal, and `if_exists="resume"` completes it to exactly the full set;
 - rows have fixed keys, so a repeated load writes the same rows.
 """
@@ -37,7 +37,7 @@ from ignitetf.tables.storage import IfExists, Layout, OnBadRecord, Origin, is_re
 
 __all__ = ["LoadReport", "Progress", "check_target", "load_dataset"]
 
-# Connections that a load writes over, and that a replacement copies over besides.
+# Connections for the writes of a load, and additional ones for the copy of a replacement.
 _LOAD_CONNECTIONS: Final = 2
 _COPY_CONNECTIONS: Final = 3
 
@@ -71,11 +71,11 @@ def load_dataset(
         client: The connection; None connects with the current settings.
         partitions: Number of partitions of a new cache; None takes a power of two from 16 to 1,024
             that fits rows and bytes, see `size.partitions_for`.
-        backups: Copies of each partition of a new cache, besides the first; None keeps those of what is
-            replaced, and else makes none.
-        if_exists: `error`; `append` adds rows to the existing ones; `replace` loads beside them and
-            then takes over the name; `replace-foreign` does so even where the cache was made by
-            others, which is then removed; `resume` continues an interrupted load.
+        backups: Copies of each partition of a new cache, in addition to the first; None keeps the
+            number of a replaced data set, otherwise makes none.
+        if_exists: `error`; `append` adds rows to the existing ones; `replace` loads into a separate
+            cache and then takes over the name; `replace-foreign` does so even if others made the
+            present cache, which is then removed; `resume` continues an interrupted load.
         layout: `rows`, or `blocks`: many rows in one entry, for data only used for training.
         index: Fields that get a SQL index; in the block layout, the fields of a slim table. If
             there are several tables, each takes the fields it has.
@@ -86,7 +86,7 @@ def load_dataset(
         sql: Whether to create a SQL table; False creates a plain cache.
         origin: How the source was opened (`kind`, `options`), kept in the manifest so that `verify`
             can open it again. It must not contain secrets.
-        on_progress: Called with rows and bytes as they are handed to the node.
+        on_progress: Called with rows and bytes as they are sent to the node.
 
     Returns:
         The report, once everything is stored and recorded.
@@ -108,7 +108,7 @@ def load_dataset(
     with contextlib.nullcontext(client) if client is not None else connect() as connected:
         loads = _loads(connected, opened, cache, options, on_progress)
         if len(loads) > 1:
-            # Else a further table would be found after the first is loaded.
+            # Otherwise an existing second table would be found only after the first is loaded.
             check_target(connected, opened, cache, if_exists)
         return _run(loads, if_exists)
 
@@ -139,14 +139,14 @@ def _loads(
 
 
 def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
-    """Fill the tables of a source in turn; the report of the first contains the others."""
+    """Load the tables of a source in turn; returns the first report, which contains the others."""
     with contextlib.ExitStack() as leases:
         if (if_exists == "error" or is_replacing(if_exists)) and len(loads) == 1:
             loads[0].take_lease_and_look(leases)
         else:
             for load in loads:
                 leases.enter_context(load.lease)
-        # They stand when the requests that need them come; a silent node holds none.
+        # Connections are ready before requests need them; a silent node does not block this call.
         copies = _COPY_CONNECTIONS if is_replacing(if_exists) else 0
         loads[0].client.open_ahead(_LOAD_CONNECTIONS + copies)
         try:
@@ -160,7 +160,7 @@ def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
 
 
 def _begin(loads: Sequence[Load], if_exists: IfExists) -> IfExists:
-    """Prepare loads of several tables, and return the `if_exists` that each then starts with.
+    """Prepare loads of several tables, and return the `if_exists` for each of them.
 
     Appended rows of all tables use the same running keys. So all journals are written before the
     first row, and a load that stops between two tables knows about both.

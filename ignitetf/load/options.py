@@ -1,16 +1,16 @@
-"""The options of a load: what it was given as sources of tables, checks, partitions; and its report.
+"""The options of a load and their checks, the number of partitions, and the report.
 
 anything -> source of each table, **options** -> loader, run
 
-Before a load its options are checked, and whether a cache is there or an earlier load has not
-finished.
+Before a load, the options are checked. The checks also find an existing cache and an unfinished
+earlier load.
 
-Where nobody says how many partitions a new data set gets, its rows and bytes do. A partition takes
-memory before it has a row, and a scan asks for each by itself. So a partition should have a mebibyte
-or more, and sixteen rows or more. Of large rows it should have a page, which a reader receives into
-its place, and not much more: before a node answers a scan, it takes up to hundreds of rows of the
-partition into its heap. The nodes of a cluster and the workers of a job share the partitions, so
-there are at least sixteen.
+If the user gives no number of partitions for a new data set, it is derived from rows and bytes. A
+partition takes memory before it has a row, and a scan requests each partition separately. So a
+partition should have a mebibyte or more, and sixteen rows or more. A partition of large rows should
+have one page, which a reader receives directly into its place, and not much more: before a node
+answers a scan, it reads up to hundreds of rows of the partition into its heap. The nodes of a
+cluster and the workers of a job share the partitions, so there are at least sixteen.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LoadOptions:
     limit: int | None
     sql: bool
     origin: Origin | None = None
-    # For a new cache where `partitions` is None, if the cluster can make one with so many.
+    # Number for a new cache if `partitions` is None; used only if the cluster supports it.
     fitting_partitions: int | None = None
 
     def check(self, schema: Schema) -> None:
@@ -132,7 +132,7 @@ class LoadOptions:
             block_schema(schema)
 
     def storage(self, source: Source) -> Storage:
-        """Return which rows of a source are stored, and how."""
+        """Return the storage settings: which rows of a source are stored, and how."""
         return Storage(
             layout=self.layout,
             index=self.index,
@@ -144,7 +144,7 @@ class LoadOptions:
 
 
 def as_source(source: Any, key: str | None, bad_records: OnBadRecord) -> Source:
-    """Return the source itself, or wrap Python records or an Arrow stream in one."""
+    """Return the source itself, or a source made from Python records or an Arrow stream."""
     if isinstance(source, Source):
         return source
     if isinstance(source, str):
@@ -165,7 +165,7 @@ def tables_of(source: Source, name: str) -> Iterator[tuple[str, Source]]:
 
 
 def index_of(source: Source, part: Source, index: Sequence[str]) -> tuple[str, ...]:
-    """Return those columns of `index` that a table has."""
+    """Return the columns of `index` that a table has."""
     known = {name for table in source.parts.values() for name in table.schema.names}
     return tuple(n for n in index if n in part.schema.names or n not in known)
 
@@ -186,7 +186,7 @@ def type_name_of(schema: Schema, name: str) -> str | None:
 def _has_same_fields(mine: Schema, theirs: Schema) -> bool:
     """Whether rows fit an existing schema: same fields, and nulls only where it allows them.
 
-    Their order does not matter, as values go by name.
+    Their order does not matter, because values are matched by name.
     """
     known = {field.name: field for field in theirs.fields}
     return len(mine.fields) == len(known) and all(
@@ -252,7 +252,7 @@ def require_alike(schema: Schema, layout: str, old: Manifest) -> None:
 
 
 def require_named_classes(names: Sequence[str] | None, old: Manifest) -> None:
-    """Raise ConfigError if labels of records have names, and those of the rows there have none."""
+    """Raise ConfigError if new labels have class names but the stored rows have none."""
     if names and old.rows and not old.class_names and "LABEL" in old.schema.names:
         raise ConfigError(
             f"the labels of {old.name!r} are numbers without names, and a label of the records has"
@@ -262,7 +262,7 @@ def require_named_classes(names: Sequence[str] | None, old: Manifest) -> None:
 
 
 def next_key(client: Client, old: Manifest) -> int:
-    """Return the first running key after the rows of a data set, those of others among them.
+    """Return the first running key after the rows of a data set, including rows added by others.
 
     Raises:
         ConfigError: The keys are not running numbers, or others have added rows and SQL does not
@@ -325,7 +325,7 @@ def partitions_for(source: Source, limit: int | None = None) -> int | None:
 
     Args:
         source: The records.
-        limit: At most so many of them are loaded.
+        limit: Maximum number of records to load.
 
     Returns:
         A power of two from 16 to 1,024; None if neither rows nor bytes are known.
@@ -347,7 +347,7 @@ def partitions_for(source: Source, limit: int | None = None) -> int | None:
 
 
 def _bytes_of(source: Source) -> int | None:
-    """Return about as many bytes as the records have; None if that is not known."""
+    """Return the approximate bytes of the records; None if unknown."""
     if source.nbytes is not None or source.rows is None:
         return source.nbytes
     fields = source.schema.fields

@@ -80,11 +80,11 @@ __all__ = ["Load"]
 
 
 class _Ground(NamedTuple):
-    """What a load of new caches has to know of the cluster.
+    """Facts about the cluster that a load of new caches needs.
 
     Attributes:
         replaces: The caches that it replaces.
-        schema: Its records, of a type whose name is free.
+        schema: Its records; the name of their type is free.
         nodes: The server nodes.
     """
 
@@ -113,19 +113,19 @@ class Load:
         self.resumed = 0
         self.notes: list[str] = []
         self.lease = Lease(client, name, "load")
-        # The journal of this load as long as there is one; `resume` continues from it.
+        # The journal of this load while it exists; `resume` continues from it.
         self.unfinished: Journal | None = None
-        # What was seen of the cluster before the lease was taken, if nothing was in the way.
+        # Facts collected before the lease was taken; None if something prevents the load.
         self._ground: _Ground | None = None
 
     def take_lease_and_look(self, leases: contextlib.ExitStack) -> None:
-        """Take the lease for a load that may be the first of its name, and look around meanwhile.
+        """Take the lease for a load that may be the first of its name, and collect facts meanwhile.
 
-        What somebody makes in between is noticed where ours would be made: the journal is only
-        added, and the names are looked for again.
+        If another client creates something in between, the later steps notice it: the journal is
+        only added if there is none, and the names are checked again.
 
         Args:
-            leases: Releases it in the end.
+            leases: Releases the lease at its end.
         """
         _, self._ground = self.client.at_once(
             lambda: leases.enter_context(self.lease), self._look_around
@@ -152,10 +152,10 @@ class Load:
         return None if exists or known != [None, None] else ground
 
     def run(self, if_exists: IfExists) -> LoadReport:
-        """Load as `if_exists` says; the caller holds the lease.
+        """Load according to `if_exists`; the caller holds the lease.
 
         Raises:
-            LoadInterrupted: The cluster did not come back; what is stored is kept.
+            LoadInterrupted: The cluster did not recover; stored rows are kept.
             DataSetBusy: The lease was lost; nothing more is written.
         """
         self.began = time.perf_counter()
@@ -191,7 +191,7 @@ class Load:
     # Ways to begin
 
     def begin_append(self, key_base: int | None = None) -> Journal:
-        """Check that rows can be appended, and write the journal.
+        """Check that rows can be appended; writes and returns the journal.
 
         Args:
             key_base: First running key; None continues after the existing ones.
@@ -256,7 +256,7 @@ class Load:
             exists = exists and journal.mode != "new"
         if not exists:
             if journal is not None and self.options.backups is None:
-                # A load that was not finished has asked for them.
+                # The unfinished load requested this number.
                 self.options = replace(self.options, backups=journal.backups)
             return self._load_first()
         self._keep_distribution()
@@ -265,10 +265,10 @@ class Load:
         return self._load(new)
 
     def _load_first(self) -> LoadReport:
-        """Load a data set of which there are no rows."""
+        """Load a data set that has no rows yet."""
         return self._load(
             self._journal("new", self.name),
-            # Else readers would take the new rows for those of a data set that is gone.
+            # Otherwise readers would take the new rows for rows of a removed data set.
             lambda: forget_manifest(self.client, self.name),
         )
 
@@ -291,7 +291,7 @@ class Load:
             return self._report(journal)
         missing = not self.client.cache_exists(journal.cache)
         if missing or (journal.rows == 0 and journal.mode != "append"):
-            # Nothing is known to be stored, nor which of the caches were created.
+            # It is unknown whether anything is stored, and which caches were created.
             drop_caches(self.client, caches_of(journal.cache, journal.storage))
             self.resumed = 0
             again = self._journal(journal.mode, journal.cache)
@@ -330,7 +330,7 @@ class Load:
             return 0 if manifest is None else manifest.options.backups
 
     def _resume_finished(self, exists: bool) -> LoadReport:
-        """Nothing was interrupted: load the data set if it is missing, else do nothing."""
+        """Resume without an interrupted load: load the data set if it is missing."""
         if not exists:
             return self._load_first()
         manifest = read_manifest(self.client, self.name)
@@ -358,8 +358,8 @@ class Load:
 
         Args:
             journal: Of the load.
-            *beside: What is done before the caches are created.
-            ground: What was seen of the cluster before the lease was taken; None looks now.
+            *beside: Calls to run before the caches are created.
+            ground: Facts collected before the lease was taken; None collects them now.
         """
         is_early = ground is not None
         if is_early:
@@ -382,14 +382,14 @@ class Load:
         except BaseException as error:
             # Once SQL shows a replacement, it may be the only copy of the data set.
             if journal.phase == "load" and not _is_kept(error, made=made):
-                # What exists already somebody else has made.
+                # After CacheExists, the caches belong to somebody else.
                 ours = creates and not isinstance(error, CacheExists)
                 with contextlib.suppress(ConnectError, RequestTimeout):
                     self._forget(journal, caches=ours)
             raise
 
     def _survey(self, journal: Journal) -> _Ground:
-        """Look whether the names are free and there is room; raises what prevents the load."""
+        """Return the facts for a load; raises an error if a name is taken or there is no room."""
         stored = [self.schema]
         if self.options.layout == "blocks":
             slim = index_schema(self.schema, self.options.index)
@@ -403,14 +403,14 @@ class Load:
         return _Ground(replaces, named, nodes)
 
     def _require_none(self, journal: Journal) -> None:
-        """Raise CacheExists if there are caches with the names of a new load's."""
+        """Raise CacheExists if caches with the names of a new load exist."""
         there = self.client.cache_names()
         if any(cache in there for cache in caches_of(journal.cache, journal.storage)):
             raise exists_error(self.name, None)
 
     def _replaced(self, journal: Journal) -> list[str]:
-        """Return what a load that begins replaces; raises CacheExists if a name is taken."""
-        if journal.replaces:  # it has begun before
+        """Return the caches that a new load replaces; raises CacheExists if a name is taken."""
+        if journal.replaces:  # the load was started before
             return journal.replaces
         replaced = self._caches if journal.mode == "replace" else list
         return require_new_names(self.client, self.name, journal.storage, self.schema, replaced)
@@ -443,7 +443,7 @@ class Load:
             )
         self.lease.check()
         if journal.mode == "replace":
-            # From here on it may be the only copy of the data set.
+            # From here on the replacement may be the only copy of the data set.
             journal.phase = "move"
             self._take_place(journal, lambda: self._record(old, manifest, journal))
             return self._report(journal)
@@ -455,7 +455,7 @@ class Load:
         return self._report(journal)
 
     def _record(self, old: Manifest | None, manifest: Manifest, journal: Journal) -> Manifest:
-        """Write the manifest, unless this load has done so before it was interrupted."""
+        """Write the manifest, unless this load wrote it before it was interrupted."""
         if old is not None and old.options.load == journal.load:
             return old
         new = successor(self.client, old, manifest, journal.mode)
@@ -469,7 +469,7 @@ class Load:
             self.options = replace(self.options, partitions=journal.partitions)
 
     def _create_new(self, journal: Journal) -> PartitionMap | None:
-        """Create the caches; where the cluster lacks the chosen number, with that of its own."""
+        """Create the caches; uses the cluster's default number if it lacks the chosen one."""
         try:
             return self._create(journal.cache, checked=True)
         except ConfigError as error:
@@ -485,7 +485,7 @@ class Load:
         return create_caches(self.client, self.schema, cache, self.options, checked=checked)
 
     def _take_place(self, journal: Journal, record: Callable[[], Manifest | None]) -> None:
-        """Finish a replacement that is loaded."""
+        """Finish a replacement that is loaded, by moving it to the final name."""
         self.unfinished = journal
         Replacement(self.client, journal, self.lease).take_place(record)
         self.unfinished = None
@@ -526,14 +526,14 @@ class Load:
         require_same_storage(self.name, self.options.storage(self.source), earlier)
 
     def _note(self, journal: Journal, *, only_add: bool = False) -> None:
-        """Write the journal of a load that begins.
+        """Write the journal of a new load.
 
         Args:
             journal: The journal.
-            only_add: Whether there must not be one.
+            only_add: Whether it is an error if a journal exists.
 
         Raises:
-            CacheExists: There is one.
+            CacheExists: A journal exists, and `only_add` is set.
         """
         self.lease.check()
         if only_add and not add_journal(self.client, journal):

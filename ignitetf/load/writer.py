@@ -47,7 +47,7 @@ from ignitetf.wire.schema import Schema
 
 __all__ = ["Flush", "Job", "Route", "Totals", "Work", "Writer", "find_route", "register_types"]
 
-# Smaller requests cost both sides more for the same rows, and of larger ones few fit a window.
+# Smaller requests cost both sides more for the same rows; few larger ones fit into a window.
 REQUEST_BYTES: Final = 2 << 20
 _SENDERS: Final = 2
 _QUEUED_BATCHES: Final = 2
@@ -66,8 +66,8 @@ def register_types(client: Client, schema: Schema) -> None:
 class Writer:
     """Writes batches of one schema into one cache; a context manager, for one thread.
 
-    Leaving the block normally stores everything. Leaving it with an error drops what was not sent
-    and waits until the node has finished the rest. Ctrl-C or a signal skips that wait.
+    Leaving the block normally stores everything. Leaving it with an error drops unsent rows and
+    waits until the node has finished the rest. Ctrl-C or a signal skips that wait.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Writer:
 
     @property
     def totals(self) -> Totals:
-        """What was handed to the node; all of it is stored after `flush`."""
+        """What was sent to the node; all of it is stored after `flush`."""
         return self._job.totals
 
     @totals.setter
@@ -144,7 +144,7 @@ class Writer:
             self._give_up(at_once=at_once)
 
     def write(self, work: Work | Batch) -> None:
-        """Queue rows for writing; blocks while the node is behind.
+        """Queue rows for writing; blocks while the queue is full.
 
         Raises:
             IgniteTFError: Earlier rows could not be written.
@@ -196,14 +196,14 @@ class Writer:
                 return waiting.put(item, timeout=_POLL_S)
 
     def _end(self) -> None:
-        """Let the threads finish; raises what prevents that."""
+        """Wait until the threads have finished; raises the error of a thread."""
         for sender in self._senders:
             self._put(None, sender.queue)
         self._join(self._job.flush_timeout_s)
         self._job.check()
 
     def _give_up(self, *, at_once: bool) -> None:
-        """End any threads that are left, whatever they wait for; after `_end` there are none."""
+        """End all remaining threads, whatever they wait for; after `_end` there are none."""
         self._job.fail(IgniteTFError("the load was given up"))
         if at_once:
             self._join(0.0, _AT_ONCE_S)
@@ -255,10 +255,10 @@ class Totals:
 
 @dataclass(frozen=True)
 class Work:
-    """Rows to write, and how they become entries.
+    """Rows to write, and how to convert them to entries.
 
     Attributes:
-        rows: The rows, as they are counted.
+        rows: The rows that are counted.
         entries: Makes the records to store from the rows, in the sender's thread; None stores the
             rows.
     """
@@ -289,7 +289,7 @@ class Job:
         entry_schema: The records that are stored.
         request_bytes: Size of a request, unless a single row is larger.
         check_lease: Called before each request; raises if writing is no longer allowed.
-        totals: What was handed to the node.
+        totals: What was sent to the node.
         failed: The first error of a connection.
         flushing: The current flush, or the last one.
     """
@@ -307,7 +307,7 @@ class Job:
     def __post_init__(self) -> None:
         """Take the time limit of a flush from the settings."""
         settings = self.client.settings
-        # A flush waits for everything on its way, so it may take longer than other requests.
+        # A flush waits for all requests in flight, so it may take longer than other requests.
         self.flush_timeout_s = max(settings.idle_timeout_s, settings.request_timeout_s)
         self._lock = threading.Lock()
 
@@ -345,10 +345,10 @@ class Job:
 
 
 class _Sender:
-    """A thread, and its connections to a node, or to whichever answers.
+    """A thread with its connections to one node, or to any node that answers.
 
-    What a lost connection took along is the load's to send again, from its journal: it may have lost
-    rows that were answered as well, with a node.
+    After a lost connection the load sends rows again from its journal. A sender cannot do so
+    itself: a lost node may also lose rows that it had acknowledged.
     """
 
     def __init__(self, job: Job, node: uuid.UUID | None, work: _WorkQueue) -> None:
@@ -460,7 +460,7 @@ def find_route(
 
 
 def _is_quick(schema: Schema) -> bool:
-    """Whether the hashes of keys can be computed for whole columns."""
+    """Whether key hashes can be computed for whole columns at once."""
     deciding = [
         field
         for field in schema.key.fields

@@ -55,7 +55,7 @@ __all__ = [
     "undone_if_interrupted",
 ]
 
-# The policy of a cache that reads lost partitions as if they were empty.
+# With this policy, a cache reads lost partitions as if they were empty.
 UNSAFE_LOSS: Final = "IGNORE"
 # How long an interrupted call waits for the node to finish the request.
 _MAKING_S: Final = 0.5
@@ -68,7 +68,7 @@ def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> P
     Raises:
         CacheExists: A cache or table of this name exists.
         ConfigError: The cluster has no template for this number of partitions, or no SQL engine,
-            without which it takes no number.
+            which is needed to set the number.
         ServerOverloaded: The node's memory has no room for the partitions.
     """
     if not checked:
@@ -92,7 +92,7 @@ def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> P
         except ConfigError:
             if spec.partitions != DEFAULT_PARTITIONS:
                 raise
-        # Ignite's own defaults have this number.
+        # Ignite's default number of partitions.
         _create_plain(client, spec)
         return client.partition_map(spec.name)
 
@@ -118,15 +118,15 @@ def create_table(
         name: Name of the table; in capitals it needs no quotes in SQL.
         spec: The cache.
         index: Names of columns that each get an index.
-        checked: Whether the caller has made sure that there is no such cache, and room for one.
+        checked: Whether the caller has checked that the cache does not exist and that it fits.
 
     Returns:
-        The partition map of the cache, if a number of partitions was asked for.
+        The partition map of the cache, if a number of partitions was requested.
 
     Raises:
         CacheExists: A cache or table of this name exists.
         ConfigError: A name is not valid in SQL, or the cluster has no template for this number of
-            partitions. Nothing is left behind.
+            partitions. Nothing remains.
         ServerOverloaded: The node's memory has no room for the partitions.
     """
     schema.check_identifiers()
@@ -154,12 +154,12 @@ def has_table(schema: Schema) -> bool:
 
 
 def backups_of(client: Client, cache: str) -> int:
-    """Return the copies of each partition besides the first; 0 if there is no such cache.
+    """Return the number of backups of each partition; 0 if the cache does not exist.
 
-    A replicated cache has one on each further node.
+    A replicated cache has a backup on each further node.
 
     Raises:
-        SqlError: The cluster has no SQL, or does not show its views to this user.
+        SqlError: The cluster has no SQL engine, or does not show its views to this user.
     """
     for _, _, backups, mode, *_ in client.sql(statement("caches"), (cache, cache)):
         return max(0, len(client.nodes()) - 1) if mode == "REPLICATED" else int(backups)
@@ -167,7 +167,7 @@ def backups_of(client: Client, cache: str) -> int:
 
 
 def loss_policy_of(client: Client, cache: str) -> str | None:
-    """Return the partition loss policy of a cache; None if the cluster does not tell."""
+    """Return the partition loss policy of a cache; None if it is unknown."""
     try:
         rows = client.sql(statement("caches"), (cache, cache)).fetchall()
     except (SqlError, SqlUnavailable):
@@ -263,7 +263,7 @@ def _create(client: Client, spec: CacheSpec, text: str, table: str) -> Partition
     """Run a CREATE TABLE and check the number of partitions; leaves nothing behind on failure.
 
     Returns:
-        The map that the check needed, if a number was asked for.
+        The partition map, if a number was requested (the check needs it).
     """
     try:
         client.sql(text).close()

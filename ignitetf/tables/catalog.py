@@ -1,4 +1,4 @@
-"""Manifests, which describe the data set in a cache and are stored in Ignite beside the data.
+"""Manifests: each describes the data set in a cache. Ignite stores them next to the data.
 
 loader -> **manifest** -> reader, verify, describe
 
@@ -69,8 +69,8 @@ class Manifest:
         skipped: Number of bad records left out.
         nbytes: Bytes of all values.
         index: For the block layout, the table that has the keys and some fields as SQL rows.
-        options: What is recorded of the load that wrote it.
-        splits: Its splits, each division with names that no other one has.
+        options: Facts about the load that wrote it.
+        splits: Its splits; the names in each division differ from those in all others.
     """
 
     name: str
@@ -130,7 +130,7 @@ def catalog(client: Client) -> Texts:
 
 
 def read_manifest(client: Client, name: str) -> Manifest | None:
-    """Return a data set's manifest, or None if there is none (as for other people's caches).
+    """Return a data set's manifest, or None if there is none (a cache made by others).
 
     Raises:
         SchemaError: It is damaged, or of another version.
@@ -139,17 +139,17 @@ def read_manifest(client: Client, name: str) -> Manifest | None:
 
 
 def manifest_question(client: Client, name: str) -> Question[str | None]:
-    """Ask for the text of a data set's manifest, for `manifest_of`."""
+    """Return the question for the text of a data set's manifest, for `manifest_of`."""
     return catalog(client).question(name)
 
 
 def journal_question(client: Client, name: str) -> Question[str | None]:
-    """Ask for the journal of a data set's unfinished load; its text, or None if there is none."""
+    """Return the question for the text of a data set's journal; its answer is None without one."""
     return catalog(client).question(f"{name}{SEPARATOR}journal")
 
 
 def manifest_of(client: Client, name: str, text: str | None) -> Manifest | None:
-    """Return the manifest that is this text; else as `read_manifest`."""
+    """Parse this text as a manifest; returns and raises as `read_manifest` does."""
     try:
         return None if text is None else Manifest.from_json(catalog(client).parse(name, text))
     except SchemaError as error:
@@ -184,7 +184,7 @@ def forget_journal(client: Client, name: str) -> None:
 
 
 def list_manifests(client: Client) -> list[Manifest]:
-    """Return the manifests of all data sets, sorted by name; a damaged one is logged, not told."""
+    """Return the manifests of all data sets, sorted by name; skip and log damaged ones."""
     texts, found = catalog(client), list[Manifest]()
     for name, text in sorted(texts.all().items()):
         if SEPARATOR not in name:

@@ -1,7 +1,7 @@
 """Describes what is in the cluster: caches, tables, and the fields of one cache.
 
-Fields are taken from the manifest that a load wrote, else from the SQL table, else from the first
-entries of the cache.
+Fields are read from the manifest of the load. Without a manifest they are read from the SQL table,
+and without a table from the first entries of the cache.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ _SQL_TYPE: Final[Mapping[str, str]] = {
 def list_caches(client: Client) -> list[dict[str, Any]]:
     """Return a mapping for each cache: `name`, `entries`, `partitions`, `backups`, `mode`.
 
-    Copies and mode are not known, None, where the cluster has no SQL engine, and neither are the
-    partitions of a replicated cache.
+    Without a SQL engine, `backups`, `mode`, and the `partitions` of a replicated cache are unknown
+    (None).
     """
     return _present(_cache_rows(client), lambda row: _cache_row(client, row))
 
 
 def _cache_rows(client: Client, cache: str | None = None) -> list[tuple[Any, ...]]:
-    """Return what the views say of all caches, or of one."""
+    """Return the rows of the system view for all caches, or for one."""
     try:
         return client.sql(statement("caches"), (cache, cache)).fetchall()
     except SqlUnavailable:
@@ -81,7 +81,7 @@ def _cache_rows(client: Client, cache: str | None = None) -> list[tuple[Any, ...
 
 
 def _partitions_told(client: Client, cache: str) -> int | None:
-    """Return the number of partitions; None where the cluster does not tell it without SQL."""
+    """Return the number of partitions from a request without SQL; None if it is unknown."""
     try:
         return client.partition_count(cache)
     except ConfigError:
@@ -92,9 +92,9 @@ def list_tables(client: Client) -> list[dict[str, Any]]:
     """Return a mapping for each SQL name that shows rows.
 
     Returns:
-        `schema`, `table` (the SQL name, which for a data set is a view), `cache`, `rows` (of the
-        table, which may be one of several in its cache; None if the cluster cannot count them),
-        `key_type`, `value_type`, `affinity_key`, and `base_table` (the table with the rows).
+        `schema`, `table` (the SQL name; a view for a data set), `cache`, `rows` (of this table,
+        even if its cache has several tables; None if the cluster cannot count them), `key_type`,
+        `value_type`, `affinity_key`, and `base_table` (the table with the rows).
     """
     return _present(_tables(client), lambda table: {**table, "rows": row_count(client, table)})
 
@@ -105,10 +105,12 @@ def table_names(client: Client) -> set[tuple[str, str]]:
 
 
 def row_count(client: Client, table: Mapping[str, Any]) -> int | None:
-    """Return the rows of a table, which may share its cache; None if the cluster cannot count them.
+    """Return the number of rows of a table; None if the cluster cannot count them.
+
+    Only this table's rows count, even if its cache holds several tables.
 
     Raises:
-        CacheNotFound: Its cache has gone.
+        CacheNotFound: Its cache was removed meanwhile.
     """
     base = f"{quoted(table['schema'])}.{quoted(table['base_table'])}"
     try:
@@ -119,7 +121,7 @@ def row_count(client: Client, table: Mapping[str, Any]) -> int | None:
 
 
 def _present(listed: Iterable[_Row], described: Callable[[_Row], _Found]) -> list[_Found]:
-    """Describe what was listed, without what others have dropped since."""
+    """Yield the descriptions of the listed caches or tables; skip those dropped meanwhile."""
     found = []
     for row in listed:
         with contextlib.suppress(CacheNotFound):
@@ -146,7 +148,7 @@ def find_table(client: Client, name: str) -> dict[str, Any]:
 
 
 def _spelled(tables: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    """Return the table of this name; None if there is none, an error if there are several."""
+    """Return the table of this name, or None; raises ConfigError if there are several."""
     words = [token.identifier for token in tokens(name) if token.identifier is not None]
     for wanted in dict.fromkeys((name, name.upper(), ".".join(words))):
         for column in ("table", "base_table"):
@@ -163,11 +165,11 @@ def _spelled(tables: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | No
 
 
 class DataName(NamedTuple):
-    """What readers take for a name.
+    """The data that a name refers to, for readers.
 
     Attributes:
         name: The data set or cache.
-        table: The SQL table, if it is one of several of that cache.
+        table: The SQL table, if the cache has several.
     """
 
     name: str
@@ -175,7 +177,7 @@ class DataName(NamedTuple):
 
 
 def data_name(client: Client, name: str) -> DataName:
-    """Return the data set or cache that a name stands for: that itself, or one by its SQL name.
+    """Return the data set or cache of this name, or the one whose SQL table has this name.
 
     Raises:
         CacheNotFound: There is none; the hint suggests similar names.
@@ -194,7 +196,7 @@ def data_name(client: Client, name: str) -> DataName:
 
 
 def _by_table(client: Client, name: str) -> dict[str, Any]:
-    """Return the table of this name; raises CacheNotFound for a name that no cache has either."""
+    """Return the table of this name; raises CacheNotFound if no table and no cache has it."""
     tables = _tables(client)
     if (found := _spelled(tables, name)) is not None:
         return found
@@ -211,7 +213,7 @@ def _by_table(client: Client, name: str) -> dict[str, Any]:
 
 
 def _is_view(client: Client, name: str) -> bool:
-    """Return whether this is the name of a view, of a user or of the system."""
+    """Return whether this is the name of a view, made by a user or the system."""
     try:
         found = client.sql("SELECT SCHEMA, NAME FROM SYS.VIEWS").fetchall()
     except SqlError:  # a cluster without SQL, or a version without this view
@@ -246,7 +248,7 @@ def manifest_of(client: Client, cache: str) -> Manifest | None:
 def describe(client: Client, name: str) -> dict[str, Any]:
     """Describe a cache: the facts of `list_caches`, its storage, table, data set, fields, indexes.
 
-    Fields have the names by which they are read (`fields=`), and `column`, their name in SQL.
+    `name` of a field is its name for readers (`fields=`), and `column` its name in SQL.
 
     Raises:
         CacheNotFound: There is no such cache or data set, or it is a system cache.
@@ -309,7 +311,7 @@ def _tables(client: Client, cache: str | None = None) -> list[dict[str, Any]]:
 
 
 def _data_set(manifest: Manifest, entries: int) -> dict[str, Any]:
-    """Describe a data set: `rows` are those that are there, `loaded_rows` those of its load."""
+    """Describe a data set: `rows` are stored now, `loaded_rows` were stored by its load."""
     is_rows = manifest.layout == "rows"
     names = ("skipped", "nbytes", "version", "created")
     found: dict[str, Any] = {
@@ -356,7 +358,7 @@ def _fields(
 
 
 def _typed_columns(client: Client, table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a table's columns under the names of the fields that its binary types have for them."""
+    """Return a table's columns under the field names of its binary types."""
     columns = _columns(client, table["schema"], table["base_table"])
     names: dict[int, str] = {}
     for name in (table["key_type"], table["value_type"]):
@@ -401,7 +403,7 @@ def _columns(client: Client, schema: str, table: str) -> list[dict[str, Any]]:
 
 
 def _sample(client: Client, cache: str) -> Schema | None:
-    """Infer the schema from the first entries; None if there are none or they are unclear."""
+    """Infer the schema from the first entries; None if the cache is empty or they are unclear."""
     page = _first_page(client, cache)
     if page.count == 0:
         return None

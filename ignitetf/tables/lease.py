@@ -68,7 +68,7 @@ class Holder:
 
     Attributes:
         id: Unique id of this lease.
-        work: What it is held for, in words for those who have to wait.
+        work: Purpose of the lease, in words for a client that has to wait.
         host: Name of the machine, for people.
         machine: Identity of the machine since its boot (`owner.machine`).
         pid: Process id.
@@ -101,7 +101,7 @@ class Holder:
 
     @classmethod
     def from_text(cls, text: str) -> Holder:
-        """Parse what `to_text` wrote; of a text that was damaged nothing is known but that it is."""
+        """Parse what `to_text` wrote; a damaged text gives a holder without any details."""
         with contextlib.suppress(ValueError, TypeError, RecursionError):
             found = cls(**json.loads(text))
             if isinstance(found.pid, int) and isinstance(found.started, float | None):
@@ -139,7 +139,7 @@ class Lease:
         Args:
             client: The connection.
             name: Name of the data set.
-            work: What it is held for, in words for those who have to wait.
+            work: Purpose of the lease, in words for a client that has to wait.
             if_room: Proceed without a lease if the node has no memory for one and nobody else holds
                 it, since a removal that frees memory must not need any. No load can make progress
                 on such a node either.
@@ -186,11 +186,11 @@ class Lease:
         threading.Thread(target=self._renew_often, name="ignitetf-lease", daemon=True).start()
 
     def _require_free(self, error: IgniteTFError) -> None:
-        """Raise DataSetBusy if somebody holds it; else what makes room can do without it."""
+        """Raise DataSetBusy if somebody holds the lease; otherwise a removal may run without it."""
         found = catalog(self.client).get(_entry_name(self.name))
         if found is not None and not Holder.from_text(found).has_ended:
             raise self._busy(found) from error
-        # What is removed at the end, as if it were ours.
+        # `release` removes this text, as if it were our lease.
         self._text = found or ""
 
     def _wait(self) -> None:

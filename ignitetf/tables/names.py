@@ -46,17 +46,17 @@ class SqlNames:
 
     @property
     def tables(self) -> list[SqlTable]:
-        """All tables, those of users first."""
+        """All tables; tables of users are first."""
         return sorted(self.columns, key=lambda table: (table.schema == "SYS", table))
 
     def of(self, reference: Reference) -> tuple[str, ...]:
-        """Return the columns of a table as a statement names it; none if there is no such table."""
+        """Return the columns of a table in a statement; empty if the table does not exist."""
         schema = reference.schema or "PUBLIC"
         return self.columns.get(SqlTable(schema, reference.table), ())
 
 
 def sql_names(client: Client) -> SqlNames:
-    """Ask the cluster for the names of its tables, views and columns."""
+    """Fetch the names of the cluster's tables, views and columns."""
     found: dict[SqlTable, dict[str, None]] = {}
     for schema, table, column in client.about("completion"):
         found.setdefault(SqlTable(schema, table), {})[column] = None
@@ -64,12 +64,12 @@ def sql_names(client: Client) -> SqlNames:
 
 
 def spelled(name: str) -> str:
-    """Return a name as a statement takes it: in quotes where it is no word in capitals."""
+    """Return a name for a statement; it is quoted unless it is a word in capitals."""
     return name if _PLAIN.match(name) else quoted(name)
 
 
 def quoted(name: str) -> str:
-    """Return a name in quotes, as a statement takes any name."""
+    """Return a name in quotes; this makes any name valid in a statement."""
     return '"{}"'.format(name.replace('"', '""'))
 
 
@@ -97,9 +97,9 @@ def sql_with_suggestions(
         client: Runs it.
         statement: The statement.
         params: Values for its parameters.
-        timeout_s: As of `Client.sql`.
-        whole: Whether all rows will be read. Where the first ones come at once and are small, the
-            statement then begins again with larger pages.
+        timeout_s: As for `Client.sql`.
+        whole: Whether all rows will be read. If the first rows arrive at once and are small, the
+            statement is then run again with larger pages.
     """
     begin = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""What each node of a cluster has to say for itself.
+"""Requests that each node of a cluster has to answer by itself.
 
 client -> **nodes** -> views, removal
 """
@@ -26,7 +26,7 @@ _POLL_S: Final = 0.01
 def each_node(
     client: Client, nodes: Sequence[NodeEndpoint]
 ) -> Iterator[contextlib.AbstractContextManager[Client]]:
-    """Yield a client for each node; of one alone, the client itself."""
+    """Yield a client for each node; for a single node, the given client."""
     if len(nodes) < 2:
         yield contextlib.nullcontext(client)
         return
@@ -50,7 +50,7 @@ def wait_dropped(client: Client, caches: Sequence[str]) -> None:
         return
     deadline = time.monotonic() + _DROPPED_S
     for each in each_node(client, nodes):
-        # Skip a node that cannot be reached, and one that ends: it has no tables.
+        # Skip a node that cannot be reached or is stopping: it has no tables.
         with contextlib.suppress(IgniteTFError), each as node:
             left = list(caches)
             while left and time.monotonic() < deadline:

@@ -59,11 +59,11 @@ __all__ = [
 
 
 class Found(NamedTuple):
-    """What a name stands for that is to be removed or emptied.
+    """The cache and data set that a name refers to, for a removal.
 
     Attributes:
         cache: The cache; it may be gone if the name is that of a data set.
-        data_set: The data set that it belongs to; else its own name.
+        data_set: The data set that the cache belongs to; otherwise the cache's name.
     """
 
     cache: str
@@ -72,7 +72,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Parts:
-    """What goes with a cache when it is removed.
+    """A cache with the tables and views that are removed with it.
 
     Attributes:
         cache: Its name.
@@ -86,7 +86,7 @@ class Parts:
 
 
 def find_parts(client: Client, cache: str) -> Parts:
-    """Return what is to be removed with a cache; raises CacheNotFound if there is none."""
+    """Return the parts to remove with a cache; raises CacheNotFound if it does not exist."""
     tables, views = client.at_once(
         lambda: client.about("tables_of_cache", (cache,)),
         lambda: client.about("views_of_cache", (cache,)),
@@ -97,7 +97,7 @@ def find_parts(client: Client, cache: str) -> Parts:
 
 
 def find_caches(client: Client, caches: Iterable[str]) -> list[Parts]:
-    """Return what is to be removed with those of the caches that exist."""
+    """Return the parts to remove with each of these caches that exists."""
 
     def find(cache: str) -> list[Parts]:
         try:
@@ -119,12 +119,12 @@ def drop_found(client: Client, found: Iterable[Parts]) -> None:
 
 
 def drop_caches(client: Client, caches: Iterable[str]) -> None:
-    """Remove those of the caches that exist, with their tables."""
+    """Remove the caches that exist, with their tables."""
     drop_found(client, find_caches(client, caches))
 
 
 def find_removable(client: Client, name: str) -> Found:
-    """Return what a name stands for, also where nothing but its traces in the catalog is left.
+    """Return what a name refers to, even if only its entries in the catalog remain.
 
     Raises:
         CacheNotFound: There is nothing of this name.
@@ -143,7 +143,7 @@ def find_removable(client: Client, name: str) -> Found:
 
 
 def count_removable(client: Client, name: str) -> tuple[str, int]:
-    """Return the cache that a name stands for and its entries; raises as `find_removable`."""
+    """Return the cache of a name and its number of entries; raises as `find_removable` does."""
     cache = find_removable(client, name).cache
     with contextlib.suppress(CacheNotFound):
         cache = resolve(client, name)
@@ -209,9 +209,9 @@ def drop_table(client: Client, name: str) -> None:
 
 
 def clear_cache(client: Client, name: str) -> None:
-    """Remove all entries of a cache; what is left of a data set is one without rows.
+    """Remove all entries of a cache; a data set remains, without rows.
 
-    Of a data set that is not whole, as its load or replacement was stopped, nothing is left.
+    An incomplete data set, whose load or replacement was stopped, is removed.
 
     Raises:
         CacheNotFound: There is no such cache.
@@ -243,7 +243,7 @@ def _clear(client: Client, cache: str) -> None:
 
 
 def _without_rows(manifest: Manifest) -> Manifest:
-    """Return the manifest of a data set whose rows were removed; others may be appended."""
+    """Return the manifest of a data set after its rows were removed; rows may be appended."""
     facts = manifest.options
     return replace(
         manifest,
@@ -267,7 +267,7 @@ def _without_rows(manifest: Manifest) -> Manifest:
 def _whole(
     client: Client, found: Mapping[str, Any] | None, journal: Mapping[str, Any] | None
 ) -> Manifest | None:
-    """Return the manifest of a data set whose rows are where its name says; else None."""
+    """Return the manifest if the data set is complete in the cache of its name; otherwise None."""
     try:
         manifest = Manifest.from_json(found or {})
     except SchemaError:
@@ -296,7 +296,7 @@ def _remove(client: Client, parts: Parts) -> None:
         for schema, table in parts.tables:
             drop_sql_table(client, schema, table)
     except SqlError as error:
-        # Tables of a cache that was configured, as from Java, go with the cache.
+        # If the cache was made from a configuration, as by Java, its tables go with it.
         if "Only cache created with CREATE TABLE" not in error.message:
             raise
     else:
@@ -317,17 +317,17 @@ def drop_sql_table(client: Client, schema: str, table: str) -> None:
 
 @contextlib.contextmanager
 def _held(client: Client, name: str) -> Iterator[Found]:
-    """Hold the lease of the data set that a name stands for."""
+    """Hold the lease of the data set that a name refers to; yields what was found."""
     found = find_removable(client, name)
     with Lease(client, found.data_set, "removal", if_room=True):
         yield found
 
 
 def _data_set(entries: Mapping[str, str], cache: str) -> str:
-    """Name of the data set stored in or being loaded into this cache; else the cache's name."""
+    """Return the data set stored in or being loaded into this cache, or the cache's name."""
     for name, text in entries.items():
         if not name.endswith(f"{SEPARATOR}lease"):
-            # What is damaged tells nothing, of whichever data set it is.
+            # Skip damaged entries, whichever data set they belong to.
             with contextlib.suppress(ValueError, AttributeError):
                 held = json.loads(text).get("cache")
                 if cache in (held, index_table(held or "")):
@@ -340,7 +340,7 @@ def _journal(data_set: str) -> str:
 
 
 def _recorded(client: Client, entry: str) -> Mapping[str, Any] | None:
-    """Return what an entry of the catalog says; nothing if it is damaged, None if it is not there."""
+    """Return an entry of the catalog; empty if it is damaged, None if it does not exist."""
     try:
         return catalog(client).get_json(entry)
     except SchemaError:
@@ -348,7 +348,7 @@ def _recorded(client: Client, entry: str) -> Mapping[str, Any] | None:
 
 
 def _drop_all(client: Client, data_set: str, cache: str) -> None:
-    """Remove all that belongs to a data set, and a cache; first what shows it, last its records."""
+    """Remove a cache and all that belongs to its data set: views first, catalog entries last."""
     for view in _views(client, data_set):
         client.sql(statement("drop_view", view=view)).close()
     drop_caches(client, sorted(_caches(client, data_set) | {cache}))
@@ -356,11 +356,11 @@ def _drop_all(client: Client, data_set: str, cache: str) -> None:
 
 
 def _caches(client: Client, data_set: str) -> set[str]:
-    """The caches of a data set, including those of a load that was stopped."""
+    """Return the caches of a data set, including those of a load that was stopped."""
     names = {data_set}
     if (manifest := _recorded(client, data_set)) is not None:
         names |= {manifest.get("cache") or data_set, manifest.get("index") or data_set}
-    # A damaged text tells no names, but must not keep anybody from removing the data set.
+    # A damaged text has no names, but must not prevent the removal of the data set.
     with contextlib.suppress(KeyError, TypeError, AttributeError):
         if (journal := _recorded(client, _journal(data_set))) is not None:
             names |= set(caches_of(journal["cache"], Storage.from_json(journal["options"])))
@@ -370,7 +370,7 @@ def _caches(client: Client, data_set: str) -> set[str]:
 
 
 def _is_beside(client: Client, cache: str, data_set: str) -> bool:
-    """Whether a load of the data set makes a cache of this name, and it is as a load makes it."""
+    """Whether a load of the data set uses this cache name, and a load made this cache."""
     made = {index_table(data_set): rows_table(index_table(data_set))}
     made[helper_cache(data_set)] = helper_cache(data_set)
     if cache in made:
@@ -379,7 +379,7 @@ def _is_beside(client: Client, cache: str, data_set: str) -> bool:
 
 
 def _views(client: Client, data_set: str) -> list[str]:
-    """The views that a load made for a data set, also those that have lost their tables."""
+    """Return the views that a load made for a data set, also those whose table is gone."""
     names = [data_set]
     if not _has_records(catalog(client).all(), index_table(data_set)):
         names.append(index_table(data_set))
@@ -393,5 +393,5 @@ def _views(client: Client, data_set: str) -> list[str]:
 
 
 def _has_records(entries: Mapping[str, str], name: str) -> bool:
-    """Whether the catalog knows a data set of this name, or the load of one."""
+    """Whether the catalog has a manifest or a journal of this name."""
     return name in entries or _journal(name) in entries

@@ -1,9 +1,9 @@
 """Checks a node's memory: whether it is full, and whether a new cache fits into the rest.
 
-A cache takes memory for each partition before it has a row, and an in-memory node that has none
-left for that halts. An embedded node refuses such a cache itself (`node.config`), whichever client
-requests it, but with little explanation. The check here comes first, works on every cluster and
-reports the numbers.
+A cache takes memory for each partition before it has a row, and an in-memory node without enough
+memory for that halts. An embedded node refuses such a cache itself (`node.config`), whichever
+client requests it, but with little explanation. The check here comes first, works on every cluster
+and reports the numbers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def memory_full(client: Client) -> ServerOverloaded | None:
 def require_room(client: Client, cache: str, partitions: int) -> None:
     """Raise ServerOverloaded unless the node has room for a new cache of this many partitions.
 
-    The check assumes that this node takes all of them, as it may have to one day. A node without
+    The check assumes that this node holds all partitions, as it may have to one day. A node without
     metrics is assumed to have room.
     """
     used, most = data_regions(client).get(_DEFAULT, (0, 0))

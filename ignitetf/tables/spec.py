@@ -1,4 +1,4 @@
-"""`CacheSpec`: what a new cache should be like, and the two ways to request it from Ignite.
+"""`CacheSpec`: the configuration of a new cache, and the two ways to request it from Ignite.
 
 A thin client creates a cache by its properties, which lack the number of partitions, or by the
 options of a CREATE TABLE, whose template sets it. Both are derived from a `CacheSpec` here, so that
@@ -40,7 +40,7 @@ Options = dict[str, str | int | bool]
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """What a new cache should be like.
+    """Configuration of a new cache.
 
     Attributes:
         name: Name of the cache.
@@ -120,7 +120,7 @@ def copy_options(backups: int, *, replicated: bool = False) -> Options:
 
 
 def ensure_caches(client: Client, *specs: CacheSpec) -> None:
-    """Create those of these caches that do not exist, by their properties, in this order.
+    """Create each cache that does not exist yet, by its properties, in this order.
 
     Raises:
         ServerOverloaded: The node's memory has no room for all of them; none is created.

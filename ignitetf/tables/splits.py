@@ -1,4 +1,4 @@
-"""Splits: which rows of a data set are for training, validation, test, or a fold.
+"""Splits: divide the rows of a data set into training, validation and test, or folds.
 
 key, seed -> place -> **part** -> manifest, reader
 
@@ -36,11 +36,11 @@ __all__ = ["ALL_BUT", "Division", "balanced", "can_balance", "divided", "fold_fr
 
 ALL_BUT: Final = "-"
 _NAME: Final = re.compile(r"[^\W\d][\w.-]*")
-# Places are 0 ... 2^63 - 1, so that also the end of the last range is a 64-bit number.
+# Places are 0 ... 2^63 - 1, so that the end of the last range is a 64-bit number too.
 _PLACES: Final = 1 << 63
 _TOLERANCE: Final = Fraction(1, 10**9)
 _MOST_PARTS: Final = 1000
-# Of all values of a field together; about 1 MB in the manifest.
+# Limit for all values of a field together; about 1 MB in the manifest.
 _MOST_BOUNDS: Final = 50_000
 _SALTS_FOR: Final = "ignitetf split"
 
@@ -51,7 +51,7 @@ Parts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Division:
-    """Parts that each row of a data set is in exactly one of.
+    """A division of a data set into parts; each row is in exactly one part.
 
     Attributes:
         names: Names of the parts.
@@ -75,7 +75,7 @@ class Division:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A checksum of everything that decides the part of a row."""
+        """Checksum of everything that determines the part of a row."""
         decides = (self.seed, self.by, self.names, self.bounds, self.values)
         return hashlib.sha256(repr(decides).encode()).hexdigest()[:16]
 
@@ -155,7 +155,7 @@ def divided(fractions: Mapping[str, Any], seed: int = 0, by: str | None = None) 
     Args:
         fractions: Fraction of each part by its name: a number, or a text as `0.8` or `4/5`.
         seed: Seed of the hash.
-        by: Field by whose values it shall be balanced.
+        by: Field by whose values the division is balanced.
 
     Raises:
         ConfigError: A name or a fraction is unusable, or the fractions do not add up to 1.
@@ -180,7 +180,7 @@ def divided(fractions: Mapping[str, Any], seed: int = 0, by: str | None = None) 
 
 
 def fold_fractions(count: int) -> dict[str, Fraction]:
-    """Return the names and fractions of so many folds."""
+    """Return the names and fractions of `count` folds."""
     if not 2 <= count <= _MOST_PARTS:
         raise ConfigError(f"{count} folds", hint=f"2 to {_MOST_PARTS}")
     return {f"fold{number}": Fraction(1, count) for number in range(count)}
@@ -205,8 +205,8 @@ def can_balance(field: Field) -> bool:
 def balanced(division: Division, places: Places, column: Column) -> Division:
     """Return the division with ranges for each value of its field.
 
-    Of n rows with a value, a part of fraction f gets f*n rows, rounded down or up. What rounding
-    takes from a part for one value it gets back with the next ones.
+    If n rows have a value, a part of fraction f gets f*n of them, rounded down or up. A part that
+    loses rows by rounding for one value gains them with the next values.
 
     Raises:
         ConfigError: The field has too many values.
@@ -225,7 +225,7 @@ def balanced(division: Division, places: Places, column: Column) -> Division:
     for value, code in sorted(zip(distinct, range(len(distinct)), strict=True), key=_sort_key):
         size, end = int(sizes[code]), int(ends[code])
         if not size:
-            continue  # what stands in the place of a null
+            continue  # the placeholder of a null
         own = places[order[end - size : end]]
         counts = _rounded([part * size for part in division.fractions], owed)
         found[value] = _between(own, np.cumsum(counts)[:-1].tolist(), division.bounds)
@@ -250,7 +250,10 @@ def _rounded(exact: list[Fraction], owed: list[Fraction]) -> list[int]:
 
 
 def _between(places: Places, ends: list[int], bounds: tuple[int, ...]) -> tuple[int, ...]:
-    """Return bounds that separate ascending places at these ends, each as near as can be to its own.
+    """Return bounds that separate ascending places at these ends, each near its own bound.
+
+    Each result is as close as possible to the bound that the fractions give, so rows with this
+    value that are added later are divided by the fractions.
 
     So rows with this value that are added later are divided by the fractions.
     """
@@ -281,7 +284,7 @@ def _distinct(column: Column) -> tuple[list[Value], NDArray[np.int64]]:
 
 
 def _to_hex(bounds: Sequence[int]) -> list[str]:
-    # Not all readers of JSON keep 64 bits of a number.
+    # Some JSON readers do not keep all 64 bits of a number.
     return [f"{bound:016x}" for bound in bounds]
 
 

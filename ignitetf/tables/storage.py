@@ -1,9 +1,9 @@
-"""How a data set was selected and stored, as its manifest and journal say; and the names it has.
+"""How a data set was selected and stored, as in its manifest and journal; and its names.
 
 The values that users choose from are also defined here, for both the library and the command line,
 so this module imports nothing heavy. The JSON uses the names of the attributes.
 
-Names belong to a data set: of its caches, their tables, and what a load makes beside.
+The functions return names of a data set: its caches, their tables, and helpers of a load.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_replacing(if_exists: IfExists) -> bool:
 
 @dataclass(frozen=True)
 class Storage:
-    """What determines which rows are stored and how; a resumed load must use the same values.
+    """Determines which rows are stored, and how; a resumed load must use the same values.
 
     Attributes:
         layout: `rows`, or `blocks`.
@@ -65,7 +65,7 @@ class Storage:
 
     @property
     def has_slim_table(self) -> bool:
-        """Whether a table with the keys and some fields exists beside the blocks."""
+        """Whether a table with the keys and some fields exists in addition to the blocks."""
         return self.layout == "blocks" and bool(self.index)
 
     def to_json(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class LoadFacts:
-    """What a manifest records of the load that wrote it.
+    """Facts about a load that its manifest records.
 
     Attributes:
         storage: How the rows were selected and stored.
@@ -166,7 +166,7 @@ _STAGING: Final = re.compile(rf"{_NEXT}[0-9a-f]{{{_ID}}}(?:_INDEX)?\Z")
 
 
 def index_table(cache: str) -> str:
-    """Return the cache name of the slim table beside a cache of blocks."""
+    """Return the cache name of the slim table for a cache of blocks."""
     return f"{cache}_INDEX"
 
 
@@ -200,5 +200,5 @@ def is_staging(cache: str, data_set: str) -> bool:
 
 
 def helper_cache(data_set: str) -> str:
-    """Return the table, and its cache, that is there while SQL changes over to a replacement."""
+    """Return the name of the table and cache that exist while SQL switches to a replacement."""
     return f"{data_set}__SWITCH"

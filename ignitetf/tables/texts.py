@@ -1,9 +1,9 @@
-"""`Texts`: texts by name in a replicated cache, with the atomic steps that leases and records need.
+"""`Texts`: texts by name in a replicated cache, with atomic operations for leases and records.
 
 spec -> **texts** -> catalog, job records
 
-A text may have a time to live, after which the cluster forgets it by its own clock. What a process
-renews this way is there as long as the process is alive, whatever the clocks of other machines say.
+A text may have a time to live; the cluster removes it by its own clock. So a text that a process
+renews exists as long as the process is alive, whatever the clocks of other machines show.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _none_without_cache(error: ServerError) -> None:
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of one cache, which is created by the first that is stored.
+    """The texts of one cache. Storing the first text creates the cache.
 
     Attributes:
         client: The connection.
@@ -55,7 +55,7 @@ class Texts:
         return found
 
     def question(self, name: str) -> Question[str | None]:
-        """What `get` asks."""
+        """Return the question that `get` sends."""
         read = functools.partial(self._read, name)
         return Question(OpCode.CACHE_GET, self._request(name), read, _none_without_cache)
 
@@ -79,7 +79,7 @@ class Texts:
         """Return the JSON object that is the text of a name.
 
         Raises:
-            SchemaError: It is none.
+            SchemaError: The text is not a JSON object.
         """
         try:
             found = json.loads(text)

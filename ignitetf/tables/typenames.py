@@ -1,8 +1,8 @@
-"""Binary types of a schema: names that are free or stand for the same fields, and registration.
+"""Binary types of a schema: finds names that are free or have the same fields, and registers.
 
 A cluster remembers a binary type forever, even after its last cache is gone, and refuses to change
 the type of a field. So a table that is created again with other columns needs a new type name. So
-does one whose name has the hash of another's (`U8` and `SV`), since a type is known by that.
+does a type whose name has the same hash as another's (`U8` and `SV`), because the hash is its id.
 
 A type must be registered (op 3003) before its first object is stored, so that SQL, pyignite and Java
 clients can find the names of its fields. Registering again is harmless; the cluster merges fields.
@@ -80,7 +80,7 @@ def _types(
 
 
 def _inner_types(name: str, field: Field) -> Iterator[tuple[str, Sequence[Field], str | None]]:
-    """The types of objects in a field: its own, or those of list items, map keys and values."""
+    """Yield the object types in a field: its own, or those of list items, map keys and values."""
     if field.type is TypeCode.OBJECT:
         yield from _types(name, field.fields, None)
     elif field.type is TypeCode.MAP:

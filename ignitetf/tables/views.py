@@ -49,7 +49,7 @@ __all__ = [
 Taken = tuple[str, str, str]
 
 log = logging.getLogger(__name__)
-# How long queries that still read the old rows are given to finish after a switch.
+# How long a switch waits for queries that still read the old rows.
 READERS_S: Final = 10.0
 _POLL_S: Final = 0.02
 _ASKED: Final = 4  # names in a statement
@@ -67,11 +67,11 @@ def taken_names(client: Client, names: Iterable[str]) -> list[Taken]:
 
 
 def require_free(client: Client, taken: Iterable[Taken], own: Collection[str] = ()) -> None:
-    """Raise CacheExists if a SQL name is taken by somebody else's table or view.
+    """Raise CacheExists if somebody else's table or view has one of the SQL names.
 
     Args:
         client: The connection.
-        taken: What has the names.
+        taken: The tables and views that have the names.
         own: Caches whose tables and views may have these names.
     """
     for kind, name, found in taken:
@@ -105,12 +105,11 @@ def publish(client: Client, views: Mapping[str, str]) -> None:
 class Switch:
     """Points the SQL names of a data set at other tables.
 
-    Making one asks what there is and changes nothing. `run` changes the views and waits until no
-    query reads the previous tables, and `end` clears up. Each takes calls that may be under way
-    meanwhile.
+    The constructor reads the present views and changes nothing. `run` changes the views and waits
+    until no query reads the previous tables; `end` cleans up. Both accept calls to run meanwhile.
 
     Attributes:
-        blocked: Whether a table has one of the names, which no view can then take.
+        blocked: Whether a table has one of the names, so that no view can have it.
     """
 
     def __init__(
@@ -120,8 +119,8 @@ class Switch:
 
         Args:
             client: The connection.
-            shown: Tables by the names that SQL is to have.
-            names: Names that the data set may have had; the views that are left over are removed.
+            shown: The new tables by their SQL names.
+            names: Names that the data set may have had; remaining views of these names are removed.
             helper: Name for a table and its cache that are created and dropped here, which
                 discards cached plans.
 
@@ -130,7 +129,7 @@ class Switch:
         """
         self._client, self._shown, self._helper = client, shown, helper
         self._nodes: Sequence[NodeEndpoint] = ()
-        # Whether something is to be shown is known; whether something is to be removed is not.
+        # It is known whether something is to be shown, but not whether something is to be removed.
         first = [self._look] if shown else []
         taken, *_ = client.at_once(lambda: taken_names(client, {*names, *shown}), *first)
         kinds = {name: kind for kind, name, _ in taken}
@@ -150,7 +149,7 @@ class Switch:
         return found
 
     def end(self, *beside: Callable[[], Any]) -> list[Any]:
-        """Discard the plans made meanwhile; returns what the other calls return."""
+        """Discard the plans made meanwhile; returns the results of the calls."""
         repaired, _, *found = self._client.at_once(self._overwritten, self._drop_helper, *beside)
         if repaired:
             self._change()
@@ -159,7 +158,7 @@ class Switch:
         return found
 
     def _overwritten(self) -> bool:
-        """Whether a client that repaired a view meanwhile gave it the previous table."""
+        """Whether another client repaired a view meanwhile, with the previous table."""
         if not self._shown or not self._has_helper:
             return False
         texts = {name: text for kind, name, text in taken_names(self._client, self._shown)}
@@ -215,7 +214,7 @@ def _text_of(table: str) -> str:
 
 
 def shown_cache(text: str) -> str | None:
-    """Return the cache whose rows a view of this text shows; None if no load made it."""
+    """Return the cache that a view with this text shows; None if no load made the view."""
     found = _SHOWN.match(text)
     return None if found is None else found[1]
 
