@@ -132,7 +132,7 @@ class Load:
         )
 
     def _look_around(self) -> _Ground | None:
-        """Return what a new load has to know; None if something is in the way, which is told later."""
+        """Return the facts for a new load; None if something prevents it (reported later)."""
         given = self.options
         new = self._journal("new", self.name)
         self._choose_partitions(new)

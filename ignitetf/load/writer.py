@@ -396,7 +396,7 @@ class _Sender:
             self._puts.send(None, OpCode.CACHE_PUT_ALL, head, *views)
 
     def _cause(self, error: ServerError) -> IgniteTFError:
-        """Return why rows were refused: of a failed update the node only names the keys."""
+        """Return why rows were refused; the node's error for a failed update only names keys."""
         failed = "Failed to update keys" in error.message
         return (memory_full(self.job.client) if failed else None) or error
 

@@ -139,7 +139,7 @@ class Switch:
             self._look()
 
     def run(self, *beside: Callable[[], Any]) -> list[Any]:
-        """Change the views; returns, once no query reads the previous tables, what the calls do."""
+        """Change the views, wait until no query reads the old tables, return the calls' results."""
         if not self._has_helper:
             _, *found = self._client.at_once(self._publish, *beside)
             return found

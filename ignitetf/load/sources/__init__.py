@@ -1,4 +1,4 @@
-"""Sources of records: files, arrays and iterables, read as column batches with a schema."""
+"""Sources of records: read files, arrays and iterables as column batches with a schema."""
 
 from ignitetf.load.kinds import KINDS
 from ignitetf.load.sources.base import BadRecord, Source, open_source

@@ -1,9 +1,9 @@
-"""NumPy arrays as records, along their first dimension: in memory, in archives, digits.
+"""NumPy arrays as records along the first dimension: from memory, archives, or the digits.
 
 arrays by name, .npz or .npy -> **fields, columns** -> Batch
 
-Members of an archive are read as streams in step, a batch of records from each, so an archive may be
-larger than memory. Pickled objects are never loaded.
+Members of an archive are read as parallel streams, a batch of records from each, so an archive may
+be larger than memory. Pickled objects are never loaded.
 
 The digits are those that ship with scikit-learn: 1,797 real images of 8 x 8, offline. Their split is
 one fixed permutation, so every load on every machine has the same rows.
@@ -113,7 +113,7 @@ class ArraySource(Source):
         return next(iter(lengths.values()))
 
     def fingerprint(self) -> str:
-        """Made from names, shapes and CRC-32 of the content; of large arrays, of 64 pieces."""
+        """Made from names, shapes and CRC-32 of the content; for a large array, of 64 pieces."""
         parts = [
             (name, a.shape, a.dtype.str, _content(a)) for name, a in sorted(self.arrays.items())
         ]
@@ -168,7 +168,7 @@ def _array_field(name: str, array: NDArray[Any]) -> Field:
 
 
 def _unmasked(name: str, array: Any) -> NDArray[Any]:
-    """Return the array; a mask that hides values is refused, because they would be loaded."""
+    """Return the array; refuses a mask that hides values, because they would be loaded."""
     if isinstance(array, np.ma.MaskedArray) and np.ma.getmaskarray(array).any():
         raise SourceError(
             f"array {name}: {int(np.ma.getmaskarray(array).sum()):,} values are masked",
@@ -181,23 +181,23 @@ def _unmasked(name: str, array: Any) -> NDArray[Any]:
         pairs = zip(array, missing, strict=True)
         return _objects([None if gone else value for value, gone in pairs])
     found: NDArray[Any] = np.asanyarray(array)
-    if found.dtype.kind == "T":  # NumPy's texts of any length, which may be missing
+    if found.dtype.kind == "T":  # NumPy's variable-length texts; values may be missing
         gone = getattr(found.dtype, "na_object", None)
         return _objects([_without(row, gone) for row in found.tolist()])
     return found
 
 
 def _without(value: Any, gone: Any) -> Any:
-    """Return texts in which what stands for a missing one is None."""
+    """Return texts with the marker of a missing value replaced by None."""
     if isinstance(value, list):
         return [_without(one, gone) for one in value]
     return None if value is gone or value != value else value
 
 
 def _exactly(name: str, values: Sequence[Any]) -> NDArray[Any]:
-    """Return numbers of one shape as an array of them, and anything else as objects.
+    """Return numbers of one shape as a numeric array, and anything else as an object array.
 
-    NumPy would cut zeros off the end of bytes and texts, and turn 1 beside "a" into a text.
+    NumPy would strip trailing zeros from bytes and texts, and turn a 1 next to "a" into a text.
     """
     try:
         kinds = kinds_of(values)
@@ -207,7 +207,7 @@ def _exactly(name: str, values: Sequence[Any]) -> NDArray[Any]:
         if dtype.kind in "iufb":
             return exact_array(values, dtype)
     except (SchemaError, ValueError):
-        pass  # told with its place when it is converted
+        pass  # reported with its position during conversion
     return _objects(values)
 
 
@@ -278,7 +278,7 @@ def key_field_of(name: str | None, fields: dict[str, Field]) -> Field:
 
 
 def take_key(columns: dict[str, Column], name: str | None, first: int, last: int) -> Column:
-    """Remove the keys of the records from `first` up to `last` from the columns and return them."""
+    """Remove the key column from the columns; return keys of the records `first` to `last`."""
     if name is None:
         return keys_of(np.arange(first, last))
     key = columns.pop(name)
@@ -345,7 +345,7 @@ class Member:
                 raw = read_exactly(stream, n * self.record_bytes, self.label)
                 yield np.frombuffer(raw, self.dtype).reshape(n, *self.shape)
             with reading(self.label, _HINT_DAMAGED):
-                stream.read(1)  # at its end the archive checks its CRC
+                stream.read(1)  # reading to the end makes the archive check the CRC
 
     def _read_turned(self, stream: Stream, start: int, rows: int) -> Iterator[NDArray[Any]]:
         skip_bytes(stream, self.header_bytes, self.label)
@@ -512,12 +512,12 @@ def npz(
 ) -> _NpzSource:
     """Open arrays of .npz (or .npy) files as fields; the first dimension is the record.
 
-    A field is named after its array, in upper case; an array saved without a name (`arr_0`) after
-    its file; the only array of the file `labels` is called LABEL.
+    A field has the name of its array, in upper case. An array saved without a name (`arr_0`) gets
+    the name of its file. The only array of the file `labels` is called LABEL.
 
     Args:
         location: The file, or several.
-        labels: A file with the labels.
+        labels: The file with the labels.
         arrays: Which arrays to load: names (also as comma-separated text), `FIELD=array` or a
             mapping of fields to arrays; None takes all.
         key: Field to use as the key; otherwise a running number.

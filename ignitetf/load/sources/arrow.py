@@ -2,10 +2,10 @@
 
 CSV or Parquet -> plain Arrow -> **fields, columns** -> Batch
 
-Timestamps become nanoseconds since 1970 UTC (int64; milliseconds and nanoseconds in a column with
-one that nanoseconds cannot count), dates milliseconds since 1970 (int64), times of day milliseconds
-(int64), decimals and UUIDs their text, structs objects, maps two lists. Values are never truncated; one that does not fit
-is an error.
+Timestamps become nanoseconds since 1970 UTC (int64; milliseconds and nanoseconds if int64
+nanoseconds cannot count a value of the column), dates milliseconds since 1970 (int64), times of day
+milliseconds (int64), decimals and UUIDs their text, structs objects, maps two lists. Values are
+never truncated; one that does not fit is an error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
 
 
 def _field(pa: Any, plain: Any, column: str) -> Field:
-    """Return the field of a plain column, or of a part of one."""
+    """Return the field of a plain column, or of a part of a column."""
     types = pa.types
     name, kind, nullable = plain.name, plain.type, plain.nullable
     if is_uuid(plain):
@@ -104,7 +104,7 @@ def _is_text(types: Any, arrow_type: Any) -> bool:
 
 
 def marked_field(arrow: Any) -> Field:
-    """Return the field of a column of a table: the one that an export noted, else a new one."""
+    """Return the field of a table's column: from the notes of an export, otherwise a new one."""
     pa = import_pyarrow("tables")
     arrow = plain_field(arrow)
     found = _field(pa, arrow.with_name(arrow.name.upper()), arrow.name)
@@ -119,11 +119,11 @@ def marked_field(arrow: Any) -> Field:
 
 
 def _stands_for(noted: Field, found: Field, size: int | None) -> bool:
-    """Whether values of the form that a column has can be those of a noted field.
+    """Whether values with the form of a column can be values of a noted field.
 
     Args:
-        noted: The field that was exported.
-        found: The field that the column would be.
+        noted: The field in the notes of an export.
+        found: The field that the column has without notes.
         size: Bytes of each value, if the column has values of one size.
     """
     if noted.fields or found.fields:
@@ -184,8 +184,8 @@ def arrow_column(field: Field, array: Any) -> Column:
     """Convert a plain Arrow array whose type `arrow_field` described; `valid` marks the nulls.
 
     Raises:
-        SourceError: A value cannot be stored in the field: a null inside a list, a time that is
-            not of the years 1 to 9999.
+        SourceError: A value cannot be stored in the field: a null inside a list, or a time outside
+            the years 1 to 9999.
         ArrowException: Another value does not fit.
     """
     pa = import_pyarrow("tables")
@@ -210,7 +210,7 @@ def arrow_column(field: Field, array: Any) -> Column:
 
 
 def _nested(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
-    """Return structs as objects, maps as two lists, and lists of what is not an array."""
+    """Return structs as objects, maps as two lists, and lists of values that are not arrays."""
     if field.type is TypeCode.OBJECT:
         inner = zip(field.fields, array.flatten(), strict=True)  # null where the struct is
         return Struct({f.name: _part(f, part, valid) for f, part in inner}, valid=valid)
@@ -224,7 +224,7 @@ def _nested(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) 
 
 
 def _part(field: Field, array: Any, outer: NDArray[np.bool_] | None) -> Column:
-    """Return a field of structs; any value will do where the struct is null."""
+    """Return the column of one field of structs; where a struct is null, the value is arbitrary."""
     column = arrow_column(field, array)
     if field.nullable or column.valid is None:
         return column
@@ -241,7 +241,7 @@ def _items(field: Field, array: Any) -> Column:
 
 
 def _uuids(array: Any, valid: NDArray[np.bool_] | None) -> Column:
-    """Return 16 bytes each as the usual text of a UUID."""
+    """Return UUIDs of 16 bytes as their usual text."""
     n = len(array)
     raw = np.frombuffer(array.buffers()[1], np.uint8, n * 16, array.offset * 16) if n else b""
     digits = np.frombuffer(bytes(raw).hex().encode(), np.uint8).reshape(n, 32)
@@ -260,7 +260,7 @@ def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
     if pa.types.is_float16(array.type):
         array = array.cast(pa.float32())
     elif pa.types.is_uint64(array.type):
-        array = array.cast(pa.int64())  # a long holds half of its values
+        array = array.cast(pa.int64())  # a long holds half of the unsigned values
     if array.null_count:
         array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
     values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
@@ -270,7 +270,7 @@ def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
 
 
 def _moments(pa: Any, array: Any) -> NDArray[Any]:
-    """Return timestamps, also of milliseconds with the nanoseconds in them (see `times`)."""
+    """Return timestamps; also those of milliseconds and nanoseconds within them (see `times`)."""
     if pa.types.is_struct(array.type):
         ms, ns = (part.fill_null(0).to_numpy() for part in array.flatten())
         return moments(ms, ns)
@@ -308,7 +308,7 @@ def _bytes(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -
 
 
 def _lists(inner: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
-    column = arrow_column(inner, array.flatten())  # without what null lists hide
+    column = arrow_column(inner, array.flatten())  # without values hidden by null lists
     if column.valid is not None:
         raise SourceError("a null inside a list")
     lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)

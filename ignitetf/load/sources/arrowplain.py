@@ -1,10 +1,11 @@
-"""The one door for Arrow values: types and arrays that say themselves what their values mean.
+"""Converts Arrow values to plain types, whose values need no further interpretation.
 
 stream, Parquet -> **plain types, plain arrays** -> fields, columns -> Batch
 
-Views, dictionaries and run-end encoded arrays become what they stand for. An extension type is
-converted by its meaning; one whose meaning is not known here is refused by its name, since its
-storage means nothing to a reader. Nested types are treated so in each of their parts.
+All Arrow values pass through this module. Views, dictionaries and run-end encoded arrays become
+plain values. An extension type is converted by its meaning. One with an unknown meaning is refused,
+and the error names it, because its storage means nothing to a reader. The same is done for each
+part of a nested type.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ __all__ = ["import_pyarrow", "is_uuid", "plain_array", "plain_field", "refusal",
 _NAME: Final = b"ARROW:extension:name"
 _METADATA: Final = b"ARROW:extension:metadata"
 _UUID: Final = "arrow.uuid"
-# Extension types whose storage is the value itself.
+# Extension types that store the value itself.
 _AS_STORED: Final = frozenset({"arrow.json", "geoarrow.wkb", "geoarrow.wkt", "ogc.wkb"})
 _LISTS: Final = ("list", "large_list", "list_view", "large_list_view")
-# What to do about a type that is refused, where there is something better than its storage.
+# Hints for refused types that have a better alternative than their storage.
 _HINTS: Final[Mapping[str, str]] = {
     "pandas.period": "convert it before: column.dt.to_timestamp(), or column.astype(str)",
     "pandas.interval": "load its ends as two columns: column.array.left, column.array.right",
@@ -46,19 +47,19 @@ def import_pyarrow(what: str) -> Any:
 
 
 def refusal(name: str, what: object, hint: str | None = None) -> SourceError:
-    """Return the error for a column that no Ignite type stores."""
+    """Return the error for a column that no Ignite type can store."""
     return SourceError(f"column {name!r}: no Ignite type stores {what}", hint=hint or _HINT)
 
 
 def plain_field(field: Any, column: str | None = None) -> Any:
-    """Return a field of pyarrow with the type that `plain_array` converts to, or its large form.
+    """Return a pyarrow field with the type that `plain_array` converts to, or its large form.
 
     Args:
-        field: The field as it came; pyarrow need not know its extension type.
+        field: The original field; pyarrow need not know its extension type.
         column: The column it is a part of, for messages.
 
     Raises:
-        SourceError: The meaning of an extension type is not known.
+        SourceError: The meaning of an extension type is unknown.
     """
     pa = import_pyarrow("tables")
     types, kind = pa.types, field.type
@@ -84,12 +85,12 @@ def plain_field(field: Any, column: str | None = None) -> Any:
 
 
 def is_uuid(field: Any) -> bool:
-    """Whether a plain field has UUIDs: 16 bytes, the only ones that keep their extension's name."""
+    """Whether a plain field has UUIDs: 16 bytes; only they keep their extension's name."""
     return bool((field.metadata or {}).get(_NAME) == _UUID.encode())
 
 
 def uuid_field(field: Any) -> Any:
-    """Return a field of 16 bytes, or of UUIDs, as one that `is_uuid`."""
+    """Return a field of 16 bytes, or of UUIDs, marked for `is_uuid`."""
     if isinstance(field.type, import_pyarrow("tables").BaseExtensionType):
         field = field.with_type(field.type.storage_type)
     return field.with_metadata({**(field.metadata or {}), _NAME: _UUID.encode()})
@@ -121,7 +122,7 @@ def plain_array(field: Any, array: Any) -> Any:
 
 
 def _is(types: Any, kind: Any, names: tuple[str, ...]) -> bool:
-    """Whether a type is one of these; an older pyarrow does not have all of them."""
+    """Whether a type is one of these; an older pyarrow lacks some of them."""
     tests = (getattr(types, f"is_{name}", None) for name in names)
     return any(test is not None and test(kind) for test in tests)
 
@@ -131,7 +132,7 @@ def _parts(kind: Any) -> list[Any]:
 
 
 def _extension(pa: Any, field: Any) -> str | None:
-    """Return the name of an extension type, also of one that pyarrow does not know."""
+    """Return the name of an extension type, even if pyarrow does not know the type."""
     if isinstance(field.type, pa.BaseExtensionType):
         return str(field.type.extension_name)
     name = (field.metadata or {}).get(_NAME)
@@ -144,7 +145,7 @@ def _stored_type(pa: Any, field: Any) -> Any:
 
 
 def _without_extension(pa: Any, field: Any, name: str, column: str) -> Any:
-    """Return the field with the type that an extension type means."""
+    """Return the field with the plain type that its extension type stands for."""
     noted = {k: v for k, v in (field.metadata or {}).items() if k not in (_NAME, _METADATA)}
     stored = field.with_type(_stored_type(pa, field)).with_metadata(noted or None)
     if name == _UUID:
@@ -163,7 +164,7 @@ def _without_extension(pa: Any, field: Any, name: str, column: str) -> Any:
 
 
 def _tensor_form(field: Any) -> tuple[list[int], list[int]]:
-    """Return the shape of a tensor, and for each of its dimensions which one it is in memory."""
+    """Return the shape of a tensor, and the position in memory of each dimension."""
     noted = json.loads((field.metadata or {}).get(_METADATA) or b"{}")
     shape = list(getattr(field.type, "shape", None) or noted.get("shape") or [])
     order = getattr(field.type, "permutation", None) or noted.get("permutation")
@@ -182,7 +183,7 @@ def _truths(pa: Any, field: Any, stored: Any) -> Any:
 
 
 def _tensors(pa: Any, field: Any, stored: Any) -> Any:
-    """Return tensors as nested lists, whose order is that of their dimensions, not of memory."""
+    """Return tensors as nested lists in the order of their dimensions, not of memory."""
     shape, order = _tensor_form(field)
     size, n = stored.type.list_size, len(stored)
     values = stored.values.slice(stored.offset * size, n * size)
@@ -206,7 +207,7 @@ _EXTENSIONS: Final[Mapping[str, Callable[[Any, Any, Any], Any]]] = {
 
 
 def _marks(pa: Any, array: Any) -> Any:
-    """Return the buffer that marks which values of an array are there; None if all are."""
+    """Return the validity buffer of an array; None if it has no nulls."""
     return array.is_valid().buffers()[1] if array.null_count else None
 
 
@@ -223,7 +224,7 @@ def _plain_lists(pa: Any, array: Any) -> Any:
         lengths, values = _map_entries(pa, array)
     else:
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        values = plain_array(array.type.value_field, array.flatten())  # but what null lists hide
+        values = plain_array(array.type.value_field, array.flatten())  # not those in null lists
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     buffers = [_marks(pa, array), pa.py_buffer(offsets)]
     kind = pa.large_list(values.type)

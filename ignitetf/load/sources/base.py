@@ -1,4 +1,4 @@
-"""What a source of records is, and how one is opened.
+"""`Source`, the base class of sources of records; and the function that opens one.
 
 location -> **Source** -> Batch -> encoder -> cache
 
@@ -7,8 +7,8 @@ memory. Records are counted from 0 in that order, including bad ones. The runnin
 its number, so a skipped record leaves a gap and a repeated load gives every row the same key as
 before.
 
-A source numbers its classes from 0 by itself, so two folders with other classes use one number for
-different ones. Rows that are appended take the numbers of the rows that are there.
+A source numbers its own classes from 0, so two folders may use one number for different classes.
+Appended rows take the class numbers of the stored rows.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ __all__ = [
     "type_name",
 ]
 
-# Fields whose values are numbers of classes.
+# Fields with class numbers as values.
 _FIELDS: Final = ("LABEL", "BOX_LABELS")
 
 
 class _Numbering:
-    """The numbers that the classes of a source have among those of a data set.
+    """Maps the class numbers of a source to those of a data set.
 
     Attributes:
-        names: All classes: those of the data set, then new ones.
-        own: Those of the source.
+        names: All classes: first those of the data set, then new ones.
+        own: Classes of the source.
     """
 
     def __init__(self, own: Sequence[str], known: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ class _Numbering:
             known: Names of the data set, in the order of its labels.
 
         Raises:
-            ConfigError: Two classes have one name, so the name does not tell the number.
+            ConfigError: Two classes have the same name, so the name does not determine the number.
         """
         number_of = {name: number for number, name in enumerate(known)}
         if len(number_of) < len(known) or len(set(own)) < len(own):
@@ -87,7 +87,7 @@ class _Numbering:
         self._numbers = np.array([number_of[name] for name in own], np.int64)
 
     def changes(self) -> str | None:
-        """Return what users should know: a class that gets another number; None if none does."""
+        """Return a note for users on a class that gets another number; None if all keep theirs."""
         moved = np.flatnonzero(self._numbers != np.arange(len(self.own)))
         if not moved.size:
             return None
@@ -102,7 +102,7 @@ class _Numbering:
         """Return a batch of the source with the labels of the data set.
 
         Raises:
-            SourceError: A label is the number of no class, or does not fit into its type.
+            SourceError: A label is not the number of a class, or does not fit into its type.
         """
         columns = {
             name: self._column(name, column) if name in _FIELDS else column
@@ -126,15 +126,15 @@ class _Numbering:
                 f"{name}: {len(self.names):,} classes do not fit into {labels.dtype}",
                 hint="load the rows into a cache of their own",
             )
-        # Negative labels, of rows without a class, stay.
+        # Negative labels mark rows without a class; they stay.
         moved = self._numbers.astype(labels.dtype)[np.maximum(labels, 0)]
         return Dense(np.where(labels < 0, labels, moved), column.valid)
 
 
 # With half this size and large rows, Python's work per batch is a tenth of a load.
 BATCH_BYTES = 8 << 20
-# Large values are not copied, so larger batches cost no more. Arrays of over 32 MB would: malloc
-# returns those to the system each time.
+# Large values are not copied, so larger batches cost no more. Arrays of over 32 MB would cost more,
+# because malloc returns them to the system each time.
 LARGE_BATCH_BYTES = 16 << 20
 # A larger record is damage or a mistake: Ignite keeps each record in memory as a whole.
 MAX_RECORD_BYTES = 256 << 20
@@ -166,7 +166,8 @@ class Source(ABC):
         nbytes: About as many bytes as all records have, if known.
         class_names: Names of the values of LABEL, if they have names.
         key_name: The column used as the key; None for the running key.
-        main_limit: For a second table: how many records of the first one it covers; None for all.
+        main_limit: For a second table: the number of records of the first table it covers; None for
+            all.
         resumable: Whether it yields the same records in the same order when it is opened again.
         skipped: The bad records skipped by the current or last iteration.
         notes: What users should know about how the data are interpreted, a line each.
@@ -193,7 +194,7 @@ class Source(ABC):
 
     @property
     def parts(self) -> dict[str, Source]:
-        """The tables of this source by name; most have one, called `data`."""
+        """The tables of this source by name; most sources have one table, called `data`."""
         return {"data": self}
 
     @abstractmethod
@@ -205,7 +206,7 @@ class Source(ABC):
 
         Args:
             start: Number of the first record; beyond the end there are no batches.
-            max_bytes: Approximate size of a batch; a larger record comes alone.
+            max_bytes: Approximate size of a batch; a larger record is a batch of its own.
 
         Raises:
             SourceError: The data are damaged; names the file and the reason.
@@ -220,7 +221,7 @@ class Source(ABC):
                 yield batch if self._numbering is None else self._numbering.apply(batch)
 
     def use_classes(self, known: Sequence[str]) -> None:
-        """Number the classes as rows that are there do, new ones behind; they have these names.
+        """Number the classes like the stored rows, whose classes are `known`; new classes follow.
 
         Raises:
             ConfigError: Two classes have one name.
@@ -235,7 +236,7 @@ class Source(ABC):
 
     @abstractmethod
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
-        """Yield batches from record `start` on, each with the number of the record after it."""
+        """Yield batches from record `start` on, each with the number of the next record."""
 
     def note(self, text: str) -> None:
         """Add a note, once."""

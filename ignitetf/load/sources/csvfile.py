@@ -69,7 +69,7 @@ class CsvSource(Table):
         self.delimiter = delimiter
         self._names, found = self._infer(option_types(types))
         chosen = chosen_columns(place.name, self._names, columns, rename)
-        # Which columns of the file are loaded, and their types.
+        # The columns of the file to load, and their types.
         self._places = [number for number, _ in chosen]
         self._types = [found[number] for number in self._places]
         fields = [
@@ -121,7 +121,7 @@ class CsvSource(Table):
         )
 
     def _reader(self, columns: list[str] | None, ragged: list[tuple[int, str]]) -> _CsvReader:
-        """Open a reader of blocks: with inferred types, or with plain bytes for these columns."""
+        """Return a reader of blocks: with inferred types, or with plain bytes for these columns."""
         return _CsvReader(self.place, self.delimiter, columns, ragged)
 
     def fingerprint(self) -> str:
@@ -195,7 +195,7 @@ class CsvSource(Table):
         yield from self._batches_of(columns, numbers, max_bytes)
 
     def _look_for_values(self, i: int, texts: Any) -> None:
-        """Add a note once a column that became text because it was empty has its first value."""
+        """Add a note when an empty column, which became text, has its first value."""
         from pyarrow import compute
 
         if (
@@ -211,7 +211,7 @@ class CsvSource(Table):
 
 
 def _numbers(first: int, rows: int, ragged: list[tuple[int, str]]) -> NDArray[np.int64]:
-    """Return the row numbers of a block, which contains only rows that are not ragged."""
+    """Return the row numbers of a block; a block contains no ragged rows."""
     odd = [number for number, _ in ragged]
     numbers: NDArray[np.int64] = np.setdiff1d(np.arange(first, first + rows + len(odd)), odd)[:rows]
     return numbers

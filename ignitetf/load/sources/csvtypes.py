@@ -8,9 +8,9 @@ number never becomes infinite. One odd value among many of a type is a bad recor
 text, and a note says so.
 
 The parser loses or refuses a whole block because of one bad byte, so it is given text that is
-guaranteed to be UTF-8: with a marker in the place of that byte, the row that contains it can be named.
-The text ends with a line end, which shows whether the last quote was closed: if not, it becomes a
-part of the last value.
+guaranteed to be UTF-8: a marker replaces that byte, so that the error can name its row. The text
+ends with a line end, which shows whether the last quote was closed: if not, it becomes a part of
+the last value.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ class Utf8Stream(io.RawIOBase):
         return data
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill a third of a buffer at most, because a marker takes three bytes in place of one."""
+        """Fill at most a third of a buffer, because a marker of three bytes replaces one byte."""
         data = self.read(max(1, len(buffer) // 3))
         buffer[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
-        """Close both."""
+        """Close this stream and the underlying one."""
         try:
             super().close()
         finally:
@@ -139,7 +139,7 @@ _TYPES: Final = {
     "date": "date32",
 }  # fmt: skip
 _DECIMAL_DIGITS: Final = 76  # those of Arrow's widest decimal
-# What a value of each type looks like, strictest first.
+# Patterns of the values of each type, strictest first.
 _LOOKS: Final = (
     ("int64", r"^[+-]?(0|[1-9][0-9]{0,18})$"),
     ("float64", r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"),
@@ -150,9 +150,9 @@ _LOOKS: Final = (
 )
 _WORDS: Final = {"int64": "bigint", "float64": "double", "date32": "date", "bool_": "bool"}
 _LEADING_ZERO: Final = r"^[+-]?0[0-9]+$"
-# pyarrow takes the bits of such a number: `0xff` is -1 as an int8.
+# pyarrow copies the bits of such a number: `0xff` is -1 as an int8.
 _HEX: Final = r"^[+-]?0[xX]"
-# A telephone number, as E.164 writes them: not a quantity, and longer than its sign suggests.
+# A telephone number in E.164 form. It is not a quantity, although it looks like a signed number.
 _TELEPHONE: Final = r"^\+[1-9][0-9]{6,14}$"
 # The zone of a timestamp with a time of day.
 _ZONE: Final = r":[0-9.]+(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
@@ -203,7 +203,7 @@ def type_of(name: str, array: Any, numbers: NDArray[np.int64], found: Any) -> Cs
 def _kept_as_text(
     pa: Any, name: str, array: Any, numbers: NDArray[np.int64], found: Any
 ) -> CsvType:
-    """Return the inferred type, or text if its values would differ from what the texts say."""
+    """Return the inferred type, or text if the converted values would differ from the texts."""
     from pyarrow import compute
 
     if not (pa.types.is_integer(found) or pa.types.is_floating(found)):
@@ -211,7 +211,7 @@ def _kept_as_text(
     text = compute.utf8_trim_whitespace(array)
     whole = compute.match_substring_regex(_or_null(text), dict(_LOOKS)["int64"])
     if pa.types.is_floating(found) and compute.all(whole).as_py():
-        found = pa.int64()  # pyarrow takes +1 for a double
+        found = pa.int64()  # pyarrow infers a double from +1
     phone = compute.index(compute.match_substring_regex(text, _TELEPHONE), True).as_py()
     if phone >= 0:
         why = f"row {numbers[phone] + 2} is {_short(text[phone])}, which looks like a telephone number"
@@ -232,7 +232,7 @@ def _kept_as_text(
 
 
 def _mixed(pa: Any, name: str, array: Any, numbers: NDArray[np.int64]) -> CsvType:
-    """Return the type of nearly all values; else text, with a note if many looked like one."""
+    """Return the type of nearly all values, or text; adds a note if many values had one type."""
     from pyarrow import compute
 
     text = compute.utf8_trim_whitespace(array)
@@ -253,7 +253,7 @@ def _mixed(pa: Any, name: str, array: Any, numbers: NDArray[np.int64]) -> CsvTyp
         compute.is_in(text, value_set=pa.array(NULLS)),
     )
     at = compute.index(fits, False).as_py()
-    if at < 0:  # all look like it, and one is no such value, as 2020-02-30 is no date
+    if at < 0:  # all values match the pattern, but one is invalid, such as 2020-02-30
         kind = CsvType(_arrow_type(pa, best))
         if (at := next(wrong_values(array, kind), -1)) < 0:
             return kind
@@ -425,7 +425,7 @@ def _require_no_leading_zero(text: Any) -> None:
 
 
 def _require_no_hex(text: Any, values: Any, declared: bool) -> None:
-    """Refuse `0x1F` in place of an integer; where one is declared, only if it became negative."""
+    """Refuse `0x1F` as an integer; in a declared integer column only if it became negative."""
     from pyarrow import compute
 
     wrong = compute.match_substring_regex(text, _HEX)
@@ -446,7 +446,7 @@ def _require_finite(text: Any, values: Any) -> None:
 
 
 def _inexact(text: Any, values: Any) -> Iterator[tuple[int, str]]:
-    """Yield where integers do not fit a long, or differ from the floats they became."""
+    """Yield positions of integers that do not fit a long, or differ from their float."""
     floats = values.fill_null(0).to_numpy(zero_copy_only=False)
     for at in np.flatnonzero(np.abs(floats) >= 2.0**53).tolist():
         word, value = text[at].as_py(), float(floats[at])

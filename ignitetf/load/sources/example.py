@@ -1,4 +1,4 @@
-"""Parses `tf.train.Example` messages by hand, and finds the types of their features.
+"""Parses `tf.train.Example` messages without a library, and finds the types of their features.
 
 bytes of one record -> **features: kind and position of their values** -> columns
 

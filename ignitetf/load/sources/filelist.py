@@ -1,4 +1,4 @@
-"""Many small files, one per record: a compact list of them, and reading them on all cores.
+"""Many small files, one per record: lists them compactly, and reads them on all cores.
 
 folder -> **list of files** -> groups, read in parallel -> records in order
 
@@ -29,10 +29,10 @@ _MAX_DEPTH = 32
 
 
 def readable_name(name: str) -> str:
-    r"""Return the name of a file as text, different for every different name.
+    r"""Return the name of a file as text; different names give different texts.
 
-    Bytes that are not UTF-8 are written as `\xff`. Names that contain such text already, which is
-    rare, get their backslashes doubled, so that no two names become equal.
+    Bytes that are not UTF-8 are written as `\xff`. Some rare names contain such text already. Their
+    backslashes are doubled, so that no two names become equal.
     """
     if name.isascii() and "\\x" not in name:
         return name

@@ -1,10 +1,10 @@
-"""IDX files, one array per file, gzipped or not; and MNIST, which is four of them.
+"""IDX files, one array per file, gzipped or not; and MNIST, which consists of four such files.
 
 file -> **header, records** -> Batch
 
 An IDX file consists of two zero bytes, a type code, the number of dimensions, each dimension as a
-big-endian int32, and the elements in C order, big-endian. Headers are checked against the real
-length before anything is read that relies on them.
+big-endian int32, and the elements in C order, big-endian. The header is checked against the file's
+length before the elements are read.
 
 MNIST is read from a folder, or downloaded once and verified. Downloads go into
 `IGNITETF_HOME/data/mnist` under a temporary name and are renamed only if their content has the pinned
@@ -221,7 +221,7 @@ class _IdxSource(Source):
             yield first, batch
 
     def _label(self, batch: Batch, labels: NDArray[np.generic], first: int) -> Batch:
-        """Return the batch with its labels, without records whose label is not a class."""
+        """Return the batch with its labels; leaves out records whose label is not a class."""
         numbers = labels.astype(self.schema["LABEL"].dtype)
         batch.columns["LABEL"] = Dense(numbers)
         if self.class_names is None:

@@ -117,7 +117,7 @@ class _ImageSource(Source):
     def _decoding(
         self, stored: Recipe, channels: int | None, depth: int | None, orient: bool
     ) -> Recipe:
-        """Return the recipe for pixels, whose form is that of the first image that decodes."""
+        """Return the recipe for pixels; the first image that decodes determines their form."""
         recipe = replace(
             stored,
             channels=3 if channels is None else channels,
@@ -171,7 +171,7 @@ class _ImageSource(Source):
     def _pictures(
         self, start: int, per_image: int | None, max_bytes: int
     ) -> Iterator[tuple[int, Loaded]]:
-        """Yield number and image of each file from `start` on; processes read small local ones."""
+        """Yield number and image of each file from `start` on; processes read small local files."""
         files = self.files
         recipe = self.recipe
         with contextlib.ExitStack() as stack:
@@ -251,12 +251,13 @@ def images(
             above them), a folder of images without classes, or a CSV file, as `labels`.
         labels: A CSV of path (relative to `location`), label and any other columns, which become
             fields; see `labels.read_labels`.
-        columns: Columns of the CSV to load beside the path, `A,B`; None for all.
+        columns: Columns of the CSV to load in addition to the path, `A,B`; None for all.
         rename: New names of columns of the CSV, `OLD=NEW,OLD=NEW`.
-        types: Types of columns of the CSV, as for the source `csv`.
+        types: Types of columns of the CSV, as in the source `csv`.
         decode: Store pixels instead of the encoded file; all images must have the same shape.
         resize: `HEIGHTxWIDTH` that all images are scaled to; implies `decode`.
-        channels: Channels of decoded images: 1 grey, 3 RGB, 4 RGBA; None for 3, or 1 of 16 bits.
+        channels: Channels of decoded images: 1 grey, 3 RGB, 4 RGBA; None for 3, or for 1 with 16
+            bits.
         depth: Bits of decoded pixels: 8 keeps the upper ones of 16; None is 16 if the first image
             is grey with 16 bits.
         orient: Whether decoded images are turned upright, as their EXIF says.
@@ -304,7 +305,7 @@ def images(
 
 
 def _listed_in_folder(folder: Place) -> tuple[FileList, Labels]:
-    """List images by class folder; there are labels only if there are class folders."""
+    """Return the images of a folder, and their labels if it has class folders."""
     suffixes = picture_suffixes()
     files = FileList(folder)
     entries = [e for e in folder.children() if not e[0].startswith(".")]
@@ -327,14 +328,15 @@ def _listed_in_folder(folder: Place) -> tuple[FileList, Labels]:
 def _listed_in_table(
     labels: Labels, table: Place, folder: Place, listed: bool, bad_records: OnBadRecord
 ) -> tuple[FileList, tuple[str, ...]]:
-    """List the images of a table, and return what is to be told of those it does not fit.
+    """Return the images of a table, and notes on images and rows that do not match.
 
     Args:
         labels: The rows of the table.
-        table: The file that they are from.
+        table: The file with these rows.
         folder: The folder that paths are relative to.
-        listed: Whether to look for images of the folder that have no row.
-        bad_records: Whether rows without an image are an error; else they are when they are read.
+        listed: Whether to search the folder for images without a row.
+        bad_records: Whether rows without an image are an error now; otherwise they are reported
+            when they are read.
     """
     there = _images_in(folder) if listed else {}
     files = FileList(folder)
@@ -373,7 +375,7 @@ def _images_in(folder: Place) -> dict[str, tuple[int, str]]:
 def _missing(
     labels: Labels, table: Place, folder: Place, missing: list[int], there: Collection[str]
 ) -> SourceError:
-    """Return the error for rows whose image is not there, with a hint to where it may be."""
+    """Return the error for rows whose image is missing, with a hint where it may be."""
     path = labels.paths[missing[0]]
     base = PurePosixPath(path).name.lower()
     near = [name for name in there if PurePosixPath(name).name.lower() == base]
@@ -393,7 +395,7 @@ def _missing(
 
 
 def _stat(folder: Place, path: str) -> tuple[int, str] | None:
-    """Return size and time of a local file, None if it is not there; remote ones are not asked."""
+    """Return size and time of a local file, None if it is missing; remote files are not checked."""
     local = folder.child(path).local
     if local is None:
         return 0, ""

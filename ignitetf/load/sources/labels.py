@@ -1,14 +1,14 @@
-"""A table beside image files: the path of each, its label, and any other fields.
+"""Reads a table for image files: the path of each image, its label, and any other fields.
 
 CSV -> **paths, labels, typed columns** -> images
 
-The headings say what a column is: one of `PATH_HEADINGS` is the path, one of `LABEL_HEADINGS` the
-label, every other one a field, typed as `csvfile` types it. A table of two columns needs no
-headings: they are path and label.
+The headings determine the columns: one of `PATH_HEADINGS` is the path, and one of `LABEL_HEADINGS`
+the label. Every other column is a field, with the type that `csvfile` infers. A table of two
+columns needs no headings: they are path and label.
 
-The words of a label column are numbers, or names of classes, by the rules of a CSV column
-(`csvtypes`): a column of numbers has one of them in each row, and rows where it is missing, or no
-number, are named. Only texts become classes. Unlike there, zeros may come first: `01` is the number 1.
+The words of a label column are numbers or class names, by the rules of a CSV column (`csvtypes`). A
+column of numbers needs a number in each row; rows where it is missing or not a number are reported.
+Only texts become classes. Unlike in a CSV column, numbers may begin with zeros: `01` is 1.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from ignitetf.wire.schema import Field, field_for
 
 __all__ = ["CLASSES_FILE", "LABEL_HEADINGS", "PATH_HEADINGS", "Labels", "read_labels"]
 
-# In the order in which they are looked for.
+# In the order of the search.
 PATH_HEADINGS: Final = (
     "filepath", "file_path", "path", "filename", "file_name", "file", "image_path", "image", "name",
 )  # fmt: skip
 LABEL_HEADINGS: Final = ("label", "class", "class_name", "category")
 
-# Beside the table: the names of the classes, a line each, in the order of their numbers.
+# A file next to the table: the names of the classes, one per line, in the order of their numbers.
 CLASSES_FILE: Final = "classes.txt"
-_NAME: Final = "name"  # beside a path, this column is the field NAME
+_NAME: Final = "name"  # if there is a path column, this column is the field NAME
 _OWN_FIELDS: Final = frozenset({"IMAGE", "LABEL", "NAME"})
 _MAX_CSV_BYTES: Final = 256 << 20
 
@@ -57,13 +57,13 @@ class Labels:
 
     Attributes:
         paths: Path of each image.
-        numbers: Label of each image; None if labels are no integers, or if there are none.
+        numbers: Label of each image; None if labels are not integers, or if there are none.
         class_names: Names of the labels, if they have names.
         names: Names of the images; None if they are the paths.
-        fields: Fields of the other columns, and of a LABEL that is no integer.
+        fields: Fields of the other columns, and of a LABEL that is not an integer.
         columns: Their values.
-        notes: What users should know about how the table is understood.
-        stamp: Changes with these columns; empty if there are none.
+        notes: What users should know about how the table was interpreted.
+        stamp: A text that changes with these columns; empty if there are none.
     """
 
     paths: list[str]
@@ -94,7 +94,7 @@ def read_labels(
 
     Raises:
         SourceError: The file is damaged, or it is not clear which column is the path.
-        ConfigError: `columns` or `rename` names a column that is not there.
+        ConfigError: `columns` or `rename` names a column that does not exist.
     """
     delimiter = "\t" if table.base.lower().endswith(".tsv") else ","
     with reading(table.name, "the file must be CSV in UTF-8: path,label"):
@@ -123,7 +123,7 @@ def read_labels(
 
 
 def _are_headings(row: Sequence[str]) -> bool:
-    """Whether the first row names columns; in a table of path and label, it may be a file."""
+    """Whether the first row has headings; in a table of path and label it may be data."""
     if len(row) != 2:
         return True
     is_file = any(PurePosixPath(cell).suffix.lower() in picture_suffixes() for cell in row)
@@ -131,7 +131,7 @@ def _are_headings(row: Sequence[str]) -> bool:
 
 
 def _found(names: Sequence[str], known: Sequence[str], among: Iterable[int]) -> int | None:
-    """Return which of these columns has the first of the known headings."""
+    """Return the column with the first known heading that exists."""
     places = {names[i]: i for i in among}
     return next((places[word] for word in known if word in places), None)
 
@@ -145,7 +145,7 @@ def _plain(
     declared: str | None,
     bad_records: OnBadRecord,
 ) -> Labels:
-    """Return the rows of a table that has nothing but path and label."""
+    """Return the rows of a table that has only path and label."""
     for number, row in enumerate(rows, first):
         if len(row) != width or not all(row[i].strip() for i in places):
             raise SourceError(
@@ -182,7 +182,7 @@ def _typed(
     types: str | Mapping[str, str] | None,
     bad_records: OnBadRecord,
 ) -> Labels:
-    """Return the rows of a table with columns beside path and label."""
+    """Return the rows of a table with columns in addition to path and label."""
     texts = [path] if label is None else [path, label]
     named = next((i for i in others if names[i] == _NAME), None)
     plain = texts if named is None else [*texts, named]
@@ -255,14 +255,14 @@ def _stamp(table: Place, fields: Iterable[Field]) -> str:
 
 @dataclass(frozen=True)
 class _Labelled:
-    """The labels of the rows that have one.
+    """The labels of all rows that have a label.
 
     Attributes:
-        rows: Which rows of the table these are.
-        numbers: Their labels as numbers, of classes or as the table has them.
+        rows: Indices of these rows in the table.
+        numbers: Their labels as class numbers, or the numbers in the table.
         names: Names of the classes, if they have names.
-        own: The field of labels that are doubles or longs; None for others.
-        values: These labels.
+        own: The field of the labels if they are doubles or longs; otherwise None.
+        values: The labels of the field `own`.
         notes: What users should know.
     """
 
@@ -318,9 +318,9 @@ def _labels(
 
 
 def _listed_classes(table: Place, labels: list[str]) -> list[str] | None:
-    """Return the names in the file of classes beside a table; None if there is no such file.
+    """Return the names in the class file next to a table; None if there is no such file.
 
-    Labels are all names, or else all numbers of names.
+    Labels must be all names, or all numbers of names.
     """
     place = table.parent.child(CLASSES_FILE)
     if not place.exists():
@@ -347,7 +347,7 @@ def _listed_classes(table: Place, labels: list[str]) -> list[str] | None:
 
 
 def _require_one_spelling(table: Place, words: list[str]) -> None:
-    """Raise SourceError if two spellings of labels are one number."""
+    """Raise SourceError if two spellings of labels mean the same number."""
     spelled: dict[int, str] = {}
     for word in sorted(set(words)):
         if (other := spelled.setdefault(int(word), word)) != word:
@@ -368,7 +368,7 @@ _FRACTIONS: Final = ("real", "float", "float32", "double", "float64")
 _INT32: Final = np.iinfo(np.int32)
 _LONG: Final = np.iinfo(np.int64)
 _SHOWN: Final = 40
-# What to do about a row without a label.
+# The hint for a row without a label.
 _HINT: Final = (
     "repair it, leave such rows out with --bad-records skip, or load the column as another field,"
     " which may have nulls: --rename label=OTHER"
@@ -380,9 +380,9 @@ class _LabelValues:
     """The labels of rows.
 
     Attributes:
-        words: The names of classes; None for numbers.
+        words: Class names; None for numbers.
         numbers: int32 if all fit, else int64 or float64; None for names.
-        bad: Where a row has no label, and why.
+        bad: Rows without a label, each with the reason.
     """
 
     words: Sequence[str] | None = None
@@ -398,17 +398,17 @@ def _missing(word: str) -> str:
 def _label_values(
     place: str, words: Sequence[str], rows: Sequence[int], declared: str | None = None
 ) -> _LabelValues:
-    """Return what the words of a column are.
+    """Return the words of a column as labels: numbers or class names.
 
     Args:
         place: The table, for messages.
-        words: A word of each row, without blanks around it.
+        words: The word of each row, without surrounding blanks.
         rows: The numbers of the rows, for messages.
         declared: The type that the user declared.
 
     Raises:
         SourceError: Numbers and other words are mixed.
-        ConfigError: There are no labels of the declared type.
+        ConfigError: Labels cannot have the declared type.
     """
     kind = (declared or "").strip().lower()
     if kind and kind not in (*_TEXTS, *_WHOLE, *_FRACTIONS):
@@ -435,7 +435,7 @@ def _inferred(place: str, words: Sequence[str], rows: Sequence[int], counted: Co
     """Return `bigint`, `double` or `varchar`, by the rules of a CSV column.
 
     Raises:
-        SourceError: Many of the words are numbers, and many are not.
+        SourceError: Many words are numbers, and many are not.
     """
     there = {word: count for word, count in counted.items() if word not in NULLS}
     total = sum(there.values())
@@ -444,7 +444,7 @@ def _inferred(place: str, words: Sequence[str], rows: Sequence[int], counted: Co
     if not total or count < MANY * total:
         return "varchar"
     if any(_is_beyond(word) for word in numbers):
-        return "varchar"  # a number would not be what the text says
+        return "varchar"  # a number would differ from the text
     if count < total and (total < MIN_VALUES or count < NEARLY_ALL * total):
         at = next(i for i, word in enumerate(words) if word in there and word not in numbers)
         raise SourceError(
@@ -461,7 +461,7 @@ def _looks_like_number(word: str) -> bool:
 
 
 def _is_beyond(word: str) -> bool:
-    """Whether a word is an integer that no long holds."""
+    """Whether a word is an integer that does not fit into a long."""
     digits = word.lstrip("+-")
     if not digits.isdigit():
         return False
@@ -469,7 +469,7 @@ def _is_beyond(word: str) -> bool:
 
 
 def _value(word: str, *, whole: bool) -> float | int | str:
-    """Return the number that a word is, or why it is none."""
+    """Return the number in a word, or the reason why it is not a number."""
     if word in NULLS:
         return _missing(word)
     if whole:

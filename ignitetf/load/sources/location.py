@@ -52,7 +52,7 @@ Stream = io.BufferedIOBase
 _GZIP_MAGIC = b"\x1f\x8b"
 _PIECE_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(://|::)")
-# What changes when the content behind a URL changes, most trusted first.
+# Attributes that change when the content at a URL changes; the most trusted is first.
 _VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
@@ -78,7 +78,7 @@ def digest(*parts: object) -> str:
 
 @contextlib.contextmanager
 def reading(name: str, hint: str | None = None) -> Iterator[None]:
-    """Turn whatever reading or decoding raises into a SourceError that names the file.
+    """Convert any error of reading or decoding to a SourceError that names the file.
 
     Libraries raise almost anything on damaged data (struct, zlib, Unicode, key and attribute
     errors; remote file systems their own), so every Exception is caught.
@@ -117,7 +117,7 @@ def one_line(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """A file or folder, local or behind an fsspec file system.
+    """A file or folder, local or in an fsspec file system.
 
     Attributes:
         name: As the user wrote it (plus the path below it), for messages.
@@ -231,7 +231,7 @@ class Place:
                     if not ((is_dir := entry.is_dir()) or entry.is_file()):
                         if not entry.is_symlink() or Path(entry.path).exists():
                             continue  # a pipe or socket would never end
-                        yield entry.name, False, 0, ""  # a dead link: told when it is read
+                        yield entry.name, False, 0, ""  # a dead link: reported when it is read
                         continue
                     stat = entry.stat()
                     yield entry.name, is_dir, stat.st_size, str(stat.st_mtime_ns)
@@ -290,7 +290,7 @@ class _OwningGzip(gzip.GzipFile):
         self._raw_file = raw
 
     def close(self) -> None:
-        """Close both."""
+        """Close this reader and the underlying file."""
         try:
             super().close()
         finally:
@@ -318,7 +318,7 @@ def read_exactly(stream: Stream, n: int, name: str, what: str = "data") -> bytea
 
 
 def skip_bytes(stream: Stream, n: int, name: str) -> None:
-    """Skip `n` bytes: with a seek if that is free, else by reading in pieces."""
+    """Skip `n` bytes: with a seek if that costs nothing, otherwise by reading in pieces."""
     if n <= 0:
         return
     with reading(name):
@@ -466,7 +466,7 @@ class ChainSource(Source):
         self.rows = base
 
     def _moved(self, batch: Batch, base: int) -> Batch:
-        # A file may have its columns in another order.
+        # A file's columns may be in another order.
         columns = {name: batch.columns[name] for name in self.schema.names}
         if self.key_name is not None or batch.key is None:
             return Batch(batch.key, columns)

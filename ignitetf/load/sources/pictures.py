@@ -4,8 +4,8 @@ bytes -> **check or decode** -> uint8 [height, width, channels], or uint16 [heig
 
 The size is read from the header before any pixel is unpacked, so a small file that claims to be an
 enormous image costs nothing. Large images are unpacked one at a time, whatever the number of
-threads, and all in one thread, because the C library keeps memory for each thread that used much of
-it.
+threads, and all in one thread, because the C library keeps the memory of each thread that used
+much.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ _REFUSED_FORMATS = frozenset({"EPS"})
 _SIGNATURES = ((SIGNATURE, ("PNG",)), (b"\xff\xd8\xff", ("JPEG",)))
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _ORIENTATION: Final = 0x0112  # the tag of EXIF
-# How EXIF begins in JPEG, PNG and WebP; TIFF has the tags of EXIF itself.
+# The first bytes of EXIF in JPEG, PNG and WebP; TIFF stores the tags of EXIF directly.
 _EXIF: Final = (b"Exif\0\0", b"eXIf", b"EXIF", b"II*\0", b"MM\0*")
-# It is in one of the first segments of a JPEG, of at most this size each, and at the end of a WebP.
+# In a JPEG, EXIF is in one of the first segments, of at most this size each; in a WebP at the end.
 _EXIF_WITHIN: Final = 128 << 10
-# An image as it is stored, or None and the reason why it is bad.
+# A stored image, or None and the reason why the image is bad.
 Loaded = tuple[bytes | NDArray[Any] | None, str]
 
 
@@ -79,7 +79,7 @@ class _LargeError(Exception):
 
 
 def _apart(work: Callable[[bool], T]) -> T:
-    """Run work on an image, in the thread for large images if it is one."""
+    """Run work on an image; a large image is processed in the thread for large images."""
     try:
         return work(False)
     except _LargeError:
@@ -129,14 +129,14 @@ def parse_size(text: str | tuple[int, int]) -> tuple[int, int]:
 
 
 def check_channels(channels: int) -> int:
-    """Return the number of channels if images can be decoded to it."""
+    """Return the number of channels; raises ConfigError if images cannot be decoded to it."""
     if channels not in _MODES:
         raise ConfigError(f"channels={channels}", hint="1 is grey, 3 is RGB, 4 is RGBA")
     return channels
 
 
 def check_depth(depth: int, channels: int | None = None) -> int:
-    """Return the bits of a pixel if images can be decoded to them in this many channels."""
+    """Return the bits of a pixel; raises ConfigError if the channels do not allow them."""
     if depth not in (8, 16):
         raise ConfigError(f"depth={depth}", hint="pixels have 8 or 16 bits")
     if depth == 16 and channels not in (None, 1):
@@ -147,24 +147,24 @@ def check_depth(depth: int, channels: int | None = None) -> int:
 
 
 def is_turned(data: bytes) -> bool:
-    """Return whether EXIF says that an encoded image is to be turned or mirrored."""
+    """Return whether an encoded image has to be turned or mirrored, according to its EXIF."""
     return orientation(data) != 1
 
 
 def orientation(data: bytes) -> int:
-    """Return how EXIF says that an encoded image is to be turned or mirrored: 1 is not at all."""
+    """Return the orientation in an image's EXIF: how to turn or mirror it; 1 means not at all."""
     ends = data[:_EXIF_WITHIN] + data[-_EXIF_WITHIN:]
     if not any(mark in ends for mark in _EXIF):
         return 1
     try:
         with _opened(data) as image:
             return int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # the image has been checked before; damaged EXIF says nothing
+    except Exception:  # the image was checked before; damaged EXIF is ignored
         return 1
 
 
 def _opened(data: bytes) -> Image.Image:
-    """Open an image by its header: the only place that does, for bytes of any origin."""
+    """Open an image by its header; no other function opens images, whatever their origin."""
     return Image.open(io.BytesIO(data), formats=_formats_of(data))
 
 
@@ -203,7 +203,7 @@ def check_picture(
 ) -> tuple[int, int]:
     """Return height and width of an image, after checking that it decodes to its end.
 
-    JPEG is unpacked at an eighth of its size, for PNG only the rows are unpacked, others are
+    A JPEG is unpacked at an eighth of its size. A PNG is only unpacked to rows. Other formats are
     decoded.
 
     Args:
@@ -271,7 +271,7 @@ def decode_picture(
         resize: Height and width to scale it to (bilinear, ignoring the aspect ratio).
         max_pixels: Larger images are refused.
         depth: Bits of a pixel: 8, or 16 for images of 16 bits of grey (with one channel).
-        reduce: Whether 8 bits may be the upper ones of 16; else such images are refused.
+        reduce: Whether to reduce 16 bits to their upper 8; otherwise such images are refused.
         orient: Whether to turn the image upright, as its EXIF says.
 
     Raises:
@@ -284,7 +284,7 @@ def decode_picture(
 def pixel_form(
     data: bytes, max_pixels: int = MAX_PIXELS, *, orient: bool = False
 ) -> tuple[tuple[int, int], int]:
-    """Return height and width of an image that decodes, and its bits: 16 of grey, else 8.
+    """Return height, width and bits per pixel of an image: 16 for 16-bit grey, otherwise 8.
 
     Raises:
         PictureError: It cannot be decoded, or has too many pixels.
@@ -382,7 +382,7 @@ def _cropped(
 
 
 def _in_mode(image: Image.Image, file_format: str | None, channels: int) -> Image.Image:
-    """Convert an image to 8 bits; from 16 bits the upper ones, where Pillow would clip at 255."""
+    """Convert an image to 8 bits; of 16 bits it keeps the upper 8 (Pillow would clip at 255)."""
     if _has_16_bits(image, file_format):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
@@ -391,9 +391,9 @@ def _in_mode(image: Image.Image, file_format: str | None, channels: int) -> Imag
 
 
 def in_colours(image: Image.Image, mode: str) -> Image.Image:
-    """Return an image of 8 bits in another mode; where it is transparent its own colours show."""
+    """Convert an 8-bit image to another mode; transparent pixels keep their own colours."""
     if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
-        image = image.convert("RGBA")  # Pillow warns of any other way
+        image = image.convert("RGBA")  # Pillow warns about other conversions
     return image if image.mode == mode else image.convert(mode)
 
 
@@ -413,7 +413,7 @@ class Recipe:
         max_pixels: Images with more are bad.
         check_pixels: Whether files that are kept are checked to their last pixel.
         depth: Bits of decoded pixels.
-        reduce: Whether 8 bits may be the upper ones of 16.
+        reduce: Whether to reduce 16 bits to their upper 8.
         orient: Whether decoded images are turned upright.
     """
 

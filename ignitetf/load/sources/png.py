@@ -2,9 +2,9 @@
 
 bytes -> **chunks, CRCs, rows** -> pictures
 
-All CRCs of a file can be right and its pixels still be lost, if its writer was interrupted or the
-file was reassembled. So the rows are unpacked, which is most of the work of decoding, and their
-number and filters are checked. Nothing is kept of them, so memory stays small.
+A file with valid CRCs can still lack pixels, if its writer was interrupted or the file was
+reassembled. So the rows are unpacked, which is most of the work of decoding, and their number and
+filters are checked. Rows are not kept, so memory stays small.
 
 Source: W3C PNG specification, third edition, sections 5, 7 and 8.
 """
@@ -51,7 +51,7 @@ class PngError(ValueError):
 
 
 def sound_png(data: bytes, *, pixels: bool = True) -> tuple[int, int] | None:
-    """Return height and width of a PNG without errors; None if a real decoder has to look.
+    """Return height and width of a PNG without errors; None if a real decoder has to check it.
 
     Args:
         data: The file.
@@ -118,7 +118,7 @@ def _rows_are_whole(head: tuple[int, ...], packed: list[memoryview]) -> bool:
 
 
 def _unpack_pieces(passes: list[tuple[int, int]], packed: list[memoryview]) -> bool:
-    """As `_rows_are_whole`, for larger images, in bounded memory."""
+    """Return the result of `_rows_are_whole` for larger images, in bounded memory."""
     size = sum(rows * row_bytes for rows, row_bytes in passes)
     unpacker, position = _zlib.decompressobj(), 0
     for piece in _unpacked(unpacker, packed):

@@ -3,8 +3,8 @@
 file, `__arrow_c_stream__` -> record batches -> **columns** -> Batch
 
 Parquet files are read through pyarrow, by row groups. Streams are tables, frames, relations,
-cursors, rows of our own: what has a length is read again from its beginning where a load goes on;
-anything else can be read once.
+cursors, and ignitetf's own rows. A stream with a length is read again from its beginning when a
+load resumes; any other can be read only once.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def _plain(found: Any) -> Any:
 
 
 class _ArrowTable(Table):
-    """A table whose rows come as record batches with the columns of its schema."""
+    """A table that reads its rows as record batches with the columns of its schema."""
 
     def _converted(
         self, found: Any, first: int, max_bytes: int, hint: str
     ) -> Iterator[tuple[int, Batch]]:
-        """Yield the rows of a record batch, whose first one has this number."""
+        """Yield the rows of a record batch; its first row has the number `first`."""
         numbers = np.arange(first, first + len(found))
         with reading(self.place.name, hint):
             found = _plain(found)
@@ -56,7 +56,7 @@ class _ArrowTable(Table):
     def _good(
         self, found: Any, numbers: NDArray[np.int64]
     ) -> tuple[dict[str, Column], NDArray[np.int64]]:
-        """Return columns and numbers of the rows that convert; the others are bad records."""
+        """Return columns and numbers of the rows that convert; report the others as bad records."""
         try:
             return self._convert(found), numbers
         except _FAILURES:
@@ -166,10 +166,10 @@ class _ParquetSource(_ArrowTable):
 
 
 def _int96_columns(schema: Any) -> list[str]:
-    """Return the columns of INT96, an older form of timestamps.
+    """Return the names of INT96 columns, an older form of timestamps.
 
     Raises:
-        SourceError: It is a part of nested values.
+        SourceError: INT96 is a part of nested values.
     """
     found = [column for column in map(schema.column, range(len(schema))) if _is_int96(column)]
     for column in found:
@@ -183,10 +183,10 @@ def _is_int96(column: Any) -> bool:
 
 
 def _meant(schema: Any, arrow_schema: Any) -> Any:
-    """Return pyarrow's schema with what it leaves out of that of the file.
+    """Return pyarrow's schema, completed with facts of the file's schema that pyarrow leaves out.
 
     Raises:
-        SourceError: A column has intervals, which pyarrow gives as their bytes.
+        SourceError: A column has intervals, which pyarrow returns as bytes.
     """
     for column in map(schema.column, range(len(schema))):
         name, _, inner = column.path.partition(".")
@@ -201,12 +201,12 @@ def _meant(schema: Any, arrow_schema: Any) -> Any:
 def _exact(batches: Iterator[Any], again: Iterator[Any]) -> Iterator[Any]:
     """Yield record batches whose timestamps of INT96 are exact.
 
-    pyarrow counts their nanoseconds modulo 2^64, which are those of other times before 1677 and
-    after 2262. Read again, their milliseconds tell which these are.
+    pyarrow counts their nanoseconds modulo 2^64, so times before 1677 and after 2262 are wrong. The
+    columns are read a second time in milliseconds, which determine the right times.
 
     Args:
-        batches: All columns; those of INT96 in nanoseconds.
-        again: The columns of INT96 in milliseconds; its batches may have other lengths.
+        batches: All columns; INT96 columns in nanoseconds.
+        again: The INT96 columns in milliseconds; its batches may have other lengths.
     """
     import pyarrow as pa
 
@@ -234,14 +234,14 @@ def _exact_times(pa: Any, wrapped: Any, ms: Any) -> Any:
     )
     if (np.abs(high) < _NS_YEARS_MS).all():
         return wrapped
-    within = low - high * _NS_PER_MS  # modulo 2^64, as both are
+    within = low - high * _NS_PER_MS  # both are modulo 2^64, and so is the result
     high = np.where((within >= 0) & (within < _NS_PER_MS), high, np.iinfo(np.int64).min)
     parts = [pa.array(high), pa.array(within.astype(np.int32))]
     return pa.StructArray.from_arrays(parts, ["ms", "ns"], mask=wrapped.is_null())
 
 
 class _ParquetFile:
-    """pyarrow's ParquetFile over a place, closed together with it."""
+    """A ParquetFile of pyarrow that reads from a place, and closes its stream too."""
 
     def __init__(self, place: Place, **how: Any) -> None:
         from pyarrow import parquet as arrow_parquet
@@ -290,15 +290,16 @@ _STREAM_HINT = "is it an Arrow stream of rows with named columns?"
 
 
 class StreamSource(_ArrowTable):
-    """The rows of an Arrow stream; any column but the key may have nulls unless the stream says not.
+    """The rows of an Arrow stream.
 
-    Its record batches may be of any size: what is converted at a time is about a batch of the load.
+    Any column but the key may have nulls, unless the stream excludes them. The stream's record
+    batches may have any size: about one batch of the load is converted at a time.
     """
 
     def __init__(
         self, value: Any, *, key: str | None = None, bad_records: OnBadRecord = "fail"
     ) -> None:
-        """Open the stream, which tells the types."""
+        """Open the stream and read its types."""
         super().__init__(bad_records=bad_records)
         pa = import_pyarrow("Arrow streams")
         self.place = Place(f"the {type(value).__name__}", "record")
@@ -316,7 +317,8 @@ class StreamSource(_ArrowTable):
     def _stamp(self) -> str:
         """Return a digest of the schema, the number of rows, and the first ones.
 
-        Ends the stream, as some libraries (DuckDB) have one at a time; the load opens another.
+        Ends the stream, because some libraries (DuckDB) allow only one at a time; the load opens
+        another.
         """
         pa = import_pyarrow("Arrow streams")
         with reading(self.place.name, _STREAM_HINT):
@@ -334,7 +336,7 @@ class StreamSource(_ArrowTable):
         return self._id
 
     def _open(self) -> Any:
-        """Return the reader that told the types, or a new one after it was read."""
+        """Return the reader that provided the types, or a new one if that was read already."""
         reader, self._reader = self._reader, None
         if reader is None:
             if not self.resumable:
@@ -367,7 +369,7 @@ class StreamSource(_ArrowTable):
 
 
 def arrow_columns(columns: Mapping[str, Any]) -> Any:
-    """Return arrays of Arrow or Polars by name as a table; None unless all are such arrays."""
+    """Return arrays by name as a table; None unless all are arrays of Arrow or Polars."""
     libraries = {type(value).__module__.partition(".")[0] for value in columns.values()}
     if not libraries or not libraries <= {"pyarrow", "polars"}:
         return None
@@ -395,16 +397,17 @@ def stream(
         bad_records: What to do with null keys and with values that Ignite cannot store.
 
     Raises:
-        SourceError: It has columns that Ignite cannot store, or is no stream of rows.
+        SourceError: It has columns that Ignite cannot store, or is not a stream of rows.
     """
     return StreamSource(location, key=key, bad_records=bad_records)
 
 
-# Columns of other libraries that reach Arrow as something else, so that Arrow cannot tell: Polars
-# gives the addresses of Python objects as bytes; DuckDB gives the inner form of BIT as bytes, a time
-# without its zone, and large unsigned numbers as negative ones. Their own types say so.
+# Some libraries export columns to Arrow with another meaning, which Arrow cannot detect. Polars
+# exports the addresses of Python objects as bytes. DuckDB exports the inner form of BIT as bytes, a
+# time without its zone, and large unsigned numbers as negative ones. Only the libraries' own types
+# show this.
 
-# By library: types as it calls them, and how to convert them before.
+# For each library: its names of such types, and how to convert them first.
 _UNSAID: Final[Mapping[str, Mapping[str, str]]] = {
     "polars": {
         "Object": "convert it to a type of Polars: map_elements(..., return_dtype=pl.String)",
@@ -420,7 +423,7 @@ _UNSAID: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def _unsaid_columns(value: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield name, type and a hint for each column whose values Arrow has in another meaning."""
+    """Yield name, type and a hint for each column whose values have another meaning in Arrow."""
     library = type(value).__module__.partition(".")[0].lstrip("_")
     known = _UNSAID.get(library)
     types = getattr(value, "types" if library == "duckdb" else "dtypes", None)

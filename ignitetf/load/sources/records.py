@@ -1,4 +1,4 @@
-"""Records that are already in Python: arrays by name, dicts one by one, or column batches.
+"""Records that are Python objects: arrays by name, dicts one by one, or column batches.
 
 arrays or iterable -> **schema, batches** -> Batch
 
@@ -61,7 +61,7 @@ class RecordSource(Source):
         fingerprint: str | None = None,
         bad_records: OnBadRecord = "fail",
     ) -> None:
-        """Look at the first records, which a re-iterable source yields again."""
+        """Read the first records; a re-iterable source yields them again later."""
         super().__init__(bad_records=bad_records)
         self._items = items
         self._fingerprint = fingerprint
@@ -76,7 +76,7 @@ class RecordSource(Source):
         self.schema = schema or self._infer(type_name)
         self._known = {*map(str.upper, self.schema.names), *filter(None, [self.key_name])}
         self.schema.check_identifiers()
-        # The names of the last good record, as written in it and in upper case.
+        # The names of the last good record, in their original spelling and in upper case.
         self._keys: tuple[tuple[Any, ...], tuple[str, ...]] = ((), ())
 
     def _iterate(self) -> Iterator[Any]:
@@ -87,7 +87,7 @@ class RecordSource(Source):
         try:
             iterator = self._iterate()
             sample, size = list(itertools.islice(iterator, 1)), 0
-            # One batch says everything, and a hundred of them would take much memory.
+            # One batch is enough, and a hundred batches would take much memory.
             while sample and not isinstance(sample[0], Batch) and len(sample) < _SAMPLE:
                 size += _size_of(sample[-1])
                 if size >= SAMPLE_BYTES and len(sample) >= _MIN_SAMPLE:
@@ -136,7 +136,7 @@ class RecordSource(Source):
         return Schema(type_name, key, tuple(fields.values()))
 
     def fingerprint(self) -> str:
-        """The given text; else made from schema, number of records and the first hundred."""
+        """The given text, or one made from schema, number of records and the first hundred."""
         if self._fingerprint is not None:
             return digest("records", self._fingerprint)
         head = [_shape_of(item) for item in self.sample]
@@ -174,7 +174,7 @@ class RecordSource(Source):
         self.rows = number
 
     def _pull(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """Yield the items; whatever their producer raises becomes a SourceError."""
+        """Yield the items; any exception of their producer becomes a SourceError."""
         number = 0
         while True:
             try:
@@ -194,7 +194,7 @@ class RecordSource(Source):
     def _cut(
         self, batch: Batch, number: int, start: int, max_bytes: int
     ) -> Iterator[tuple[int, Batch]]:
-        """Cut a column batch into pieces of about `max_bytes`, without records before `start`."""
+        """Yield pieces of about `max_bytes` of a column batch, without records before `start`."""
         if missing := [n for n in self.schema.names if n not in batch.columns]:
             raise SourceError(f"a batch lacks the column {missing[0]!r}")
         if uneven := [n for n, c in batch.columns.items() if len(c) != len(batch)]:

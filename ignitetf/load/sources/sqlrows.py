@@ -1,11 +1,11 @@
-"""The rows of a SELECT as records, joins and expressions too.
+"""The rows of a SELECT as records; joins and expressions are allowed.
 
 cluster -> pages of rows -> **columns by their types on the wire** -> Batch
 
-Types are those of the values that the node sends. Shapes are those of the data sets in the
-statement, by the name of the column, where the first rows have them.
+The types are found from the values that the node sends. A column with the name of a field of a data
+set in the statement gets the shape of that field, if the first rows have it.
 
-A SELECT need not give its rows twice in one order, so a stopped load of one cannot go on.
+A SELECT may return its rows in another order each time, so a stopped load cannot be resumed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["SqlSource", "sql"]
 _FIRST_ROWS: Final = 16
 _MOST_ROWS: Final = 8192
 _PAGE_BYTES: Final = 4 << 20
-# So many rows are looked at for the type of a column that begins with nulls.
+# Number of rows to read for the type of a column that begins with nulls.
 _SAMPLE_ROWS: Final = 10_000
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 _HINT_NAME: Final = "give the column a name of its own: SELECT ... AS NAME"
@@ -68,7 +68,7 @@ class SqlSource(Table):
         connect: Callable[[], Client] = connect_by_settings,
         bad_records: OnBadRecord = "fail",
     ) -> None:
-        """Run the statement for its first rows, which tell the types."""
+        """Run the statement, and find the types from its first rows."""
         super().__init__(bad_records=bad_records)
         if not is_query(statement):
             raise ConfigError(f"no SELECT: {statement[:60]!r}", hint="load sql takes one SELECT")
@@ -76,7 +76,7 @@ class SqlSource(Table):
         self.statement = statement.strip().rstrip(";")
         self._connect = connect
         self._registry = TypeRegistry(lambda: self._zone)
-        # Each opening is a load of its own.
+        # Each opened source gets its own fingerprint, so no load resumes another.
         self._id = uuid.uuid4().hex
         with self._connect() as client:
             with client.sql(self.statement, page_size=1) as result:
@@ -163,7 +163,7 @@ class SqlSource(Table):
                 channel.close()
 
     def fingerprint(self) -> str:
-        """Made anew for each opening."""
+        """A new text for each opened source."""
         return self._id
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
@@ -201,14 +201,14 @@ class SqlSource(Table):
 
 
 def _positions(page: Page, columns: int) -> list[np.ndarray]:
-    """Return where the values of each column stand in a page."""
+    """Return the positions of each column's values in a page."""
     if not page.count:
         return [np.empty(0, np.int64)] * columns
     return [unwrap(page.data, at) for at in find_rows(page.data, page.count, columns)]
 
 
 def _fits(known: Field | None, found: Field, seen: Evidence) -> bool:
-    """Whether all values so far have the length of a field of a data set."""
+    """Whether all values so far have the length that a data set's field has."""
     if known is None or known.type != found.type or known.dtype == BYTES:
         return False
     whole = math.prod(n for n in known.shape if n is not None)
@@ -218,7 +218,7 @@ def _fits(known: Field | None, found: Field, seen: Evidence) -> bool:
 
 
 def _fields_of_data_sets(client: Client, statement: str) -> dict[str, Field]:
-    """Return the fields with a shape of the data sets in a statement; alike names are left out."""
+    """Return the fields with a shape of a statement's data sets; skip names that occur twice."""
     words = {word.upper() for word in _WORD.findall(statement)}
     found: dict[str, Field] = {}
     twice = set()

@@ -49,12 +49,12 @@ class Table(Source):
             raise SourceError(f"{self.place.name}: {error.message}", hint=hint) from error
 
     def _heading_hint(self, names: list[str]) -> str | None:
-        """Return what to do about a heading that cannot be a column; None for the usual hint."""
+        """Return the hint for a heading that cannot be a column; None for the usual hint."""
 
     def _batches_of(
         self, columns: dict[str, Column], numbers: NDArray[np.int64], max_bytes: int
     ) -> Iterator[tuple[int, Batch]]:
-        """Yield columns of records with these numbers, cut to about `max_bytes`."""
+        """Yield the columns of records with these numbers, in batches of about `max_bytes`."""
         if self.key_name is None:
             key = keys_of(numbers)
         else:
@@ -91,7 +91,7 @@ def chosen_columns(
     columns: str | Iterable[str] | None = None,
     rename: str | Mapping[str, str] | None = None,
 ) -> list[tuple[int, str]]:
-    """Return place and new name of each column to load, in the order of the table.
+    """Return position and new name of each column to load, in the order of the table.
 
     Args:
         table: Name of the table, for messages.
@@ -100,7 +100,7 @@ def chosen_columns(
         rename: New names by heading, as a mapping or `OLD=NEW,OLD=NEW`.
 
     Raises:
-        ConfigError: There is no such column, or the text is none of this form.
+        ConfigError: A column does not exist, or a text does not have this form.
     """
     places = {heading.strip().upper(): number for number, heading in enumerate(headings)}
     names = {

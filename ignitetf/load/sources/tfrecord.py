@@ -192,7 +192,7 @@ class TfRecordSource(Source):
         self.schema = Schema(type_name(place.stem), key_field, tuple(fields.values()))
 
     def _open(self) -> Stream:
-        """Open the frames: the file itself if its first length is right, else unpacked gzip."""
+        """Open the frames: the file itself if its first length is valid, otherwise as gzip."""
         stream = self.place.open()
         with reading(self.place.name):
             head = stream.read(_HEAD_BYTES)

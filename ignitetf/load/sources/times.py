@@ -1,11 +1,11 @@
-"""Points in time as they are stored: exact, whatever their unit, or refused by name.
+"""Converts points in time to their stored form: exactly, whatever their unit, or not at all.
 
 integers of a unit -> **int64 nanoseconds, or milliseconds and nanoseconds** -> columns -> Batch
 
-A column has nanoseconds since 1970 (int64) as long as they can count all of its times: those of 1677
-to 2262. Otherwise it has what Ignite stores, milliseconds and the nanoseconds within them. Either
-way its values are of the years 1 to 9999, which is what SQL and Python have: what lies beyond is
-no date but a mark ("infinity") or damage.
+A column has nanoseconds since 1970 (int64) if they can count all its times, which is so for the
+years 1677 to 2262. Otherwise it has what Ignite stores: milliseconds and the nanoseconds within
+them. All values must be in the years 1 to 9999, the range of SQL and Python: a value outside is not
+a date but a marker ("infinity") or damage.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LONG: Final = np.iinfo(np.int64)
 
 
 def check_years(ms: NDArray[Any]) -> None:
-    """Refuse milliseconds since 1970 that are not of the years 1 to 9999.
+    """Refuse milliseconds since 1970 outside the years 1 to 9999.
 
     Raises:
-        SchemaError: With the first of those.
+        SchemaError: A value is outside; names the first one.
     """
     wrong = (ms < _FIRST_MS) | (ms > _LAST_MS)
     if wrong.any():

@@ -6,7 +6,7 @@ A value must mean the same after conversion as before: an integer that does not 
 integers or a text that looks like a number is refused, never truncated or parsed. A dict with a key
 unknown to its field is refused too, so no part of a record is lost.
 
-NumPy turns True into 1, integers too large for int64 into floats, and numbers beside texts into
+NumPy turns True into 1, integers too large for int64 into floats, and numbers mixed with texts into
 texts. Here such mixtures are refused, and so are integers that a float cannot hold exactly.
 """
 
@@ -56,7 +56,7 @@ HINT_LONG: Final = "keep such numbers as decimals or texts, or their bits: array
 def stored_field(
     name: str, dtype: np.dtype[Any], shape: Shape = (), *, nullable: bool = False
 ) -> Field:
-    """Return the field whose stored type shows values of this dtype unchanged to every client.
+    """Return a field for this dtype; every client sees its values unchanged.
 
     Ignite has signed integers only, so unsigned ones are stored in the next wider type (uint64 in a
     long, which holds half of its values); the dtype stays that of the source. Arrays of uint8 are
@@ -65,7 +65,7 @@ def stored_field(
     Raises:
         SchemaError: No Ignite type has this dtype.
     """
-    if dtype.kind == "f" and dtype.itemsize == 2:  # of either byte order
+    if dtype.kind == "f" and dtype.itemsize == 2:  # in either byte order
         dtype = np.dtype(np.float32)
     field = field_for(name, dtype, shape, nullable=nullable)
     if dtype.kind != "u" or (shape and dtype.itemsize == 1):
@@ -146,7 +146,7 @@ def exact_array(values: Sequence[Any], target: np.dtype[Any]) -> NDArray[Any]:
 def cast_array(target: np.dtype[Any], array: NDArray[Any]) -> NDArray[Any]:
     """Convert an array to this dtype if every value keeps its meaning.
 
-    A float64 may become the nearest float32: choosing that dtype asks for it.
+    A float64 may become the nearest float32: the caller accepts that by choosing that dtype.
 
     Raises:
         SchemaError: A value is of another kind, or does not fit.
@@ -171,7 +171,7 @@ def cast_array(target: np.dtype[Any], array: NDArray[Any]) -> NDArray[Any]:
         out = array.astype(target)
         if array.dtype.kind in "iu":
             lost = out.astype(array.dtype) != array
-            # The largest long becomes 2^63, which no long equals.
+            # The largest long becomes the float 2^63, which is not equal to any long.
             lost |= out >= float(2 ** (8 * array.itemsize - (array.dtype.kind == "i")))
         else:
             lost = np.isinf(out) & ~np.isinf(array)
@@ -206,7 +206,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-# What conversions raise for values that do not fit.
+# Exceptions that conversions raise for values that do not fit.
 UNFIT = (SchemaError, ValueError, TypeError, OverflowError, ArithmeticError)
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -275,7 +275,7 @@ def names_of(record: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _special(name: str, present: list[Any], nullable: bool) -> Field | None:
-    """Return the field of values that are not arrays of numbers, else None."""
+    """Return the field of values that are not arrays of numbers; None for arrays of numbers."""
     for row in _CLASSES:
         if all(isinstance(v, row.python) for v in present):
             return Field(name, row.code, row.value or BYTES, (), nullable)
@@ -304,7 +304,7 @@ def _object_field(name: str, present: list[Mapping[str, Any]], nullable: bool) -
 
 
 def _list_field(name: str, present: list[Any], nullable: bool) -> Field | None:
-    """Return the field of lists that NumPy has no numbers for; None for other lists."""
+    """Return the field of lists that are not numbers to NumPy; None for lists of numbers."""
     items = [item for value in present for item in value]
     if not any(isinstance(item, (*_IN_LISTS, Mapping)) for item in items):
         return None
@@ -381,7 +381,7 @@ def _nested(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None
 
 
 def _object_column(field: Field, values: Sequence[Any]) -> Column:
-    """Return one field of nested objects; any value will do where the object is missing."""
+    """Return one field of nested objects; where an object is missing, the value is arbitrary."""
     present = [v.get(field.name) for v in values if v is not None]
     column = column_of(field, present)
     if len(present) == len(values):
@@ -540,7 +540,7 @@ _TOLD: Final = 3
 
 
 def difference(found: Schema, wanted: Schema) -> str:
-    """Return how the fields of a schema differ from those that are wanted; the first ones."""
+    """Return a text with the first differences between the fields of a schema and those wanted."""
     mine, theirs = {f.name: f for f in found.fields}, {f.name: f for f in wanted.fields}
     told = [] if found.key == wanted.key else [_other("the key", found.key, wanted.key)]
     told += [f"no {name}" for name in theirs if name not in mine]
@@ -565,7 +565,7 @@ def _other(name: str, found: Field, wanted: Field) -> str:
 
 
 def _form(field: Field) -> str:
-    """Return type, dtype where the type does not tell it, and shape."""
+    """Return a text with the type, the dtype if the type does not imply it, and the shape."""
     kind = field.type.name.lower()
     if field.dtype.kind == "u":
         kind = f"{kind} of {field.dtype}"

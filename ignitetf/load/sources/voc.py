@@ -276,8 +276,8 @@ def voc(
 _BACKGROUND = "background"
 _MAX_XML_BYTES = 16 << 20
 _MAX_LIST_BYTES = 256 << 20
-# What is known about a pair; both tables of one source share it.
-_GOOD, _BAD = 1, 2  # 0: not looked at yet
+# State of a pair; both tables of one source share it.
+_GOOD, _BAD = 1, 2  # 0: not checked yet
 
 
 @dataclass
@@ -323,11 +323,11 @@ class Stems:
         self.stamp = whole.hexdigest()
 
     def __iter__(self) -> Iterator[str]:
-        """The paths without ending."""
+        """Iterate over the paths without suffix."""
         return iter(self._packed)
 
     def __contains__(self, stem: object) -> bool:
-        """Whether there is a file of this path without ending."""
+        """Whether there is a file with this path without suffix."""
         return stem in self._packed
 
     def size(self, stem: str) -> int:
@@ -476,7 +476,7 @@ def _subfolder(root: Place, candidates: tuple[str, ...]) -> Place:
 
 
 def _image_set(root: Place, image_set: str) -> list[str]:
-    """Return the names in a list, except those that a list of one class marks with -1."""
+    """Return the names in an image set; skips names that a list of one class marks with -1."""
     for candidate in (f"ImageSets/Main/{image_set}.txt", f"ImageSets/DET/{image_set}.txt"):
         place = root.child(candidate)
         if place.exists():
@@ -496,7 +496,7 @@ def _image_set(root: Place, image_set: str) -> list[str]:
 
 
 _CORNER_NAMES = ("xmin", "ymin", "xmax", "ymax")
-# float() takes 1_5 for 15.
+# float() accepts 1_5 as 15.
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", re.ASCII)
 _SIDE = re.compile(r"\s*([0-9]{1,9})(\.0*)?\s*", re.ASCII)
 _TURNED_BY_A_QUARTER = (5, 6, 7, 8)
@@ -538,7 +538,7 @@ class _VocObject:
 
 @dataclass(frozen=True)
 class _VocSize:
-    """The size of an image as its annotation has it, 0 x 0 if it does not tell."""
+    """The size of an image in its annotation; 0 x 0 if the annotation has none."""
 
     width: int
     height: int
@@ -547,7 +547,7 @@ class _VocSize:
         """Raise VocError unless the boxes are in the frame of the stored pixels.
 
         Tools differ in whether they turn an image as its EXIF says before boxes are drawn. The size
-        tells which frame the boxes have, but for images that are mirrored, turned by a half, or
+        shows the frame of the boxes, except for images that are mirrored, turned by a half, or
         square.
 
         Args:
@@ -579,7 +579,7 @@ _UPRIGHT = "turn the file itself and remove its EXIF, for example with jhead -au
 
 
 def _parse_voc_size(data: bytes) -> _VocSize:
-    """Return the size that a well-formed annotation has."""
+    """Return the size in a well-formed annotation."""
     size = _parsed(data).find("size")
     sides = []
     for side in ("width", "height"):

@@ -1,10 +1,10 @@
-"""WebDataset shards as records: tar files in which the files of a sample follow one another.
+"""WebDataset shards as records: tar files that store the files of each sample consecutively.
 
 tar -> **samples: files of one name** -> fields -> Batch
 
 `0001.jpg`, `0001.cls` and `0001.json` are one sample. Images and other files become blobs, `.cls`
-the LABEL, `.txt` a text, `.npy` an array, and the names in `.json` fields of their own. A shard that
-`ignitetf export` wrote tells its fields, and rows come back as what they were.
+the LABEL, `.txt` a text, `.npy` an array, and the names in `.json` fields of their own. A shard
+that `ignitetf export` wrote lists its fields, so rows are restored with their types.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ignitetf.wire.schema import BYTES, Field, Schema
 
 __all__ = ["FIELDS_FILE", "webdataset"]
 
-# Readers of WebDataset pass over names between double underscores.
+# Readers of WebDataset skip names between double underscores.
 FIELDS_FILE: Final = "__ignitetf__/fields.json"
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 _ROWS: Final = 256
@@ -47,14 +47,14 @@ Files = dict[str, bytes]
 
 @dataclass
 class _Sample:
-    """The files of a sample by their suffix, without the dot, and what is wrong with them."""
+    """The files of a sample by suffix (without the dot), and what is wrong with them."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
     wrong: str | None = None
 
     def add(self, suffix: str, data: bytes) -> None:
-        """Take a file; of two with one suffix neither would be the right one."""
+        """Add a file; two files with the same suffix make the sample bad."""
         if suffix in self.files:
             self.wrong = f"it has two files *.{suffix}; do two samples have one name?"
         self.files[suffix] = data
@@ -104,7 +104,7 @@ def _samples(place: Place) -> Iterator[_Sample]:
 
 
 def _fields(place: Place) -> dict[str, Any] | None:
-    """Return what an export noted at the beginning of a shard; None for others."""
+    """Return the notes of an export at the beginning of a shard; None for other shards."""
     with (
         place.open() as stream,
         reading(place.name, _HINT),
@@ -124,7 +124,7 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _record(place: Place, sample: _Sample) -> dict[str, Any] | BadRecord:
-    """Return the values of a sample of any origin."""
+    """Return the values of a sample in a shard without notes of an export."""
     name = f"{place.name}: sample {sample.name}"
     if sample.wrong is not None:
         return BadRecord(name, sample.wrong)
@@ -146,7 +146,7 @@ def _values(suffix: str, data: bytes) -> dict[str, Any]:
         inner = json.loads(data)
         return inner if isinstance(inner, dict) else {"JSON": data.decode()}
     if suffix == "cls":
-        if _INTEGER.fullmatch(data.strip()) is None:  # int() takes 1_5 for 15
+        if _INTEGER.fullmatch(data.strip()) is None:  # int() accepts 1_5 as 15
             raise ValueError(f"invalid literal for an integer: {data[:40]!r}")
         return {"LABEL": int(data)}
     if suffix.rpartition(".")[2] == "npy":
@@ -208,7 +208,7 @@ def _column(
 
 
 def _blob(sample: Files, suffix: str) -> bytes | None:
-    """Return the file of a field: of this suffix, or, for `*`, the image."""
+    """Return the file with a field's suffix; for `*`, the image."""
     if suffix != "*":
         return sample.get(suffix)
     known = (data for name, data in sample.items() if f".{name}" in picture_suffixes())
@@ -237,7 +237,7 @@ def _open(place: Place, key: str | None, bad_records: OnBadRecord) -> Source:
 
 
 class _Exported(RecordSource):
-    """A shard that tells its fields."""
+    """A shard that lists its fields."""
 
     def __init__(
         self,
@@ -272,11 +272,12 @@ class _Exported(RecordSource):
 
 
 def webdataset(location: Any, key: str | None = None, bad_records: OnBadRecord = "fail") -> Source:
-    """Open WebDataset shards, packed or not.
+    """Open WebDataset shards, compressed or not.
 
     Args:
         location: A file, a pattern with `*`, a folder, or a list.
-        key: Field to use as the key, of shards that an export wrote; otherwise a running number.
+        key: Field to use as the key, only for shards that an export wrote; otherwise a running
+            number.
         bad_records: What to do with samples that do not fit.
 
     Raises:

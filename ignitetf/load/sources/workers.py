@@ -3,8 +3,8 @@
 names -> **worker process** -> encoded images or pixels -> threads of the loader
 
 Small files spend most of their time in Python itself, where threads block each other. A worker is a
-plain process with two pipes: it imports nothing of the program that started it, and ends with it.
-If anything goes wrong with a worker, its files are read in the thread instead.
+plain process with two pipes: it imports nothing of the program that started it, and ends when that
+program ends. If anything goes wrong with a worker, its files are read in the thread instead.
 
 `ProcessPoolExecutor` was tried: its processes run a program's main module again (or are forked from
 its threads), outlive a program that SIGTERM or SIGKILL ends, and are all lost with the first one
@@ -33,7 +33,7 @@ _SIZE: Final = struct.Struct("<Q")
 _START: Final = (
     "import sys; sys.path[:] = {path!r}; from ignitetf.load.sources.workers import main; main()"
 )
-# What the pipes, and unpickling the answer of a dead or damaged worker, can raise.
+# Exceptions of the pipes, and of unpickling the answer of a dead or damaged worker.
 _FAILURES: Final = (OSError, EOFError, ValueError, pickle.UnpicklingError, struct.error)
 
 
@@ -76,7 +76,7 @@ class Workers:
             _send(process.stdin, (folder, self.recipe, list(names)))
             found: list[Loaded] = _receive(process.stdout)
         except _FAILURES:
-            process.kill()  # it is never returned to the free ones
+            process.kill()  # it is not returned to the free workers
             return self.recipe.load_all(folder, names)
         self._free.put(process)
         return found
@@ -105,7 +105,7 @@ def _send(stream: IO[bytes], value: object) -> None:
 
 def _receive(stream: IO[bytes]) -> list[Loaded]:
     (size,) = _SIZE.unpack(_exactly(stream, _SIZE.size))
-    # From a process of our own, through a pipe; its program is this module.
+    # The data are from our own process, through a pipe; its program is this module.
     found: list[Loaded] = pickle.loads(_exactly(stream, size))  # nosec B301
     return found
 
