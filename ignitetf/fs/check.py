@@ -1,9 +1,9 @@
 """Check a file system for inconsistencies and leftovers, and repair it on request.
 
-It reads all metadata once and counts the chunks. It looks at individual chunks only if the count
-is wrong, or if asked to read everything. Chunks are listed before the metadata: content ids are
-never reused, so a chunk whose content nothing refers to afterwards can be removed, whatever clients
-did in between.
+It reads all metadata once and counts the chunks. It checks individual chunks only if the count is
+wrong, or if `read` requests it. Chunks are listed before the metadata: content ids are never
+reused, so a chunk whose content nothing refers to afterwards can be removed, whatever clients did
+in between.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _check_tree(
     lost = [d for d in {*metadata.directories, *metadata.entries} if d not in paths]
     for directory in sorted(lost):
         if named.get(directory):
-            continue  # its parent is lost too and will be mended
+            continue  # its parent is lost too and will be repaired
         if not metadata.entries.get(directory):
             _mend(
                 report,
@@ -313,7 +313,7 @@ def _check_chunks(
 
 
 def _drop_hints(store: Store, metadata: _Metadata, paths: dict[str, str]) -> None:
-    """Remove hints for paths that lead elsewhere or nowhere: they only cost time."""
+    """Remove hints that lead to another directory or to none: they only cost time."""
     right = {path: directory for directory, path in paths.items()}
     wrong = [p for p, directory in metadata.hints.items() if right.get(p) != directory]
     store.meta.remove(hint_key(path) for path in wrong)

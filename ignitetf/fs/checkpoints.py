@@ -2,10 +2,10 @@
 
 push -> **checkpoints** -> sync, units, folders -> store
 
-At no moment a state names a checkpoint that is not whole. The states drop the names first. The files
-of a checkpoint then go in one transaction, which takes place only if the states are still the ones
-that do not name it. A push publishes a state only if what it names is still there, so whichever of
-the two comes first makes the other look again.
+A state never names an incomplete checkpoint. The states drop the names first. The files of a
+checkpoint then go in one transaction, which is committed only if the states are still the ones
+without the name. A push publishes a state only if the checkpoints in it still exist. So the first
+of the two makes the other one check again.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _look(store: Store, remote: str) -> _Found:
                 latest=latest == unit.name,
             )
             found.append((one, unit))
-    # The state file knows the order. What it does not name counts as older, sorted by name.
+    # The state file has the order. Checkpoints that it does not name count as older, sorted by
+    # name.
     place = {name: number for number, name in enumerate(order)}
     found.sort(key=lambda pair: (place.get(pair[0].name, -1), _natural(pair[0].name)))
     return _Found(found, folder, state)
@@ -105,8 +106,8 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def prune(store: Store, remote: str, keep: int) -> list[Checkpoint]:
     """Remove all but the newest complete checkpoints; the latest always stays.
 
-    The state file drops them first, so that no reader is sent to a checkpoint that is about to
-    go. All files of one checkpoint are removed at the same moment.
+    The state file drops them first, so that no reader follows it to a checkpoint that is about to
+    be removed. All files of one checkpoint are removed at the same moment.
 
     Returns:
         The removed checkpoints.
@@ -138,7 +139,7 @@ def retire(
 
     Args:
         store: The file system.
-        folder: All files beside the units, as the caller saw them.
+        folder: The directory with all its files, as the caller saw it.
         doomed: The units.
         states: Entry and text of each state that may name them, as the caller saw them.
 
@@ -168,7 +169,7 @@ def retire(
 def _drop(
     store: Store, path: str, base: str, seen: tuple[Entry | None, str], names: set[str]
 ) -> Entry | None:
-    """Take names out of a state, and return its new entry; raises Outdated if it changes."""
+    """Remove names from a state, and return its new entry; raises Outdated if it changes."""
     entry, text = seen
     kept = state_of(text, base, set(state_names(text, base)[1]) - names)
     if kept is None:

@@ -50,8 +50,8 @@ CHUNK_BYTES: Final = 1 << 20
 _KEPT_CHUNKS: Final = 2
 # A first read of this many chunks counts as the beginning of a sequential one.
 _BULK_CHUNKS: Final = 4
-# Each step of a sequential read goes this many times as far ahead: on a distant link a step takes a
-# round trip, and on a near one few steps reach the whole window.
+# Each step of a sequential read multiplies the read-ahead by this factor. On a distant link a step
+# takes a round trip; on a near one a few steps fill the whole window.
 _STEEP: Final = 8
 _REMOVE_BATCH: Final = 512
 _CHECKSUM_BYTES: Final = 4
@@ -236,8 +236,8 @@ def _pieces(extents: Sequence[Extent]) -> list[_Piece]:
 class ContentReader:
     """Reads a file at any offset, from any number of threads.
 
-    One thread at a time reads ahead and keeps the latest chunks; meanwhile the others ask the
-    cluster directly. The content is that of the moment when the file was opened.
+    One thread at a time reads ahead and keeps the latest chunks; meanwhile the others fetch from
+    the cluster directly. The content is that of the moment when the file was opened.
     """
 
     def __init__(self, cache: ChunkCache, extents: Sequence[Extent], path: str) -> None:
@@ -351,7 +351,7 @@ class _ReadAhead:
         self._reader = reader
         self._here: dict[int, memoryview] = {}
         self._gets = Exchange(reader.cache.client, self._here.__setitem__)
-        # The chunks that were requested, and not returned yet.
+        # The chunks that were requested but not returned yet.
         self._asked = range(0)
 
     def chunk(self, index: int, until: int) -> memoryview:

@@ -46,7 +46,7 @@ __all__ = ["FileWriter", "NewContent", "close_together", "found_beside_lease"]
 
 
 class Around(Protocol):
-    """What a writer uses of the store that it belongs to."""
+    """The part of the store that a writer uses."""
 
     meta: MetaCache
     chunks: ChunkCache
@@ -60,7 +60,7 @@ class NewContent:
 
     Args:
         store: The file system.
-        key: Of the entry that will refer to it.
+        key: Key of the entry that will refer to it.
         chunk_bytes: Size of the chunks.
     """
 
@@ -70,7 +70,7 @@ class NewContent:
         self.lease = store.leases.writer(self.writer.content_id, key)
 
     def remove(self) -> None:
-        """Remove the lease, and what was stored under it, but for what an entry refers to."""
+        """Remove the lease and the stored chunks, except those that an entry refers to."""
         if not self.lease.taken:
             return
         self.lease.end()
@@ -89,7 +89,7 @@ class NewContent:
         self._store.leases.garbage_made()
 
     def give_up(self) -> None:
-        """Remove it if the cluster can be reached, else leave it to the others."""
+        """Remove the content if the cluster can be reached; otherwise other clients reclaim it."""
         with contextlib.suppress(IgniteTFError, OSError):
             self.remove()
         self.end()
@@ -102,13 +102,13 @@ class NewContent:
 def found_beside_lease(
     store: Around, names: Names, chunk_bytes: int, find: Callable[[], Found]
 ) -> tuple[Found, NewContent]:
-    """Look up where new content belongs, and take its lease meanwhile.
+    """Look up the place of new content while its lease is stored; returns both.
 
     Args:
         store: The file system.
         names: The path of its file.
         chunk_bytes: Size of the chunks.
-        find: Looks up the path.
+        find: Function that looks up the path.
     """
     key = store.tree.known_key(names)
     if key is None:
@@ -240,11 +240,11 @@ class FileWriter:
 
     def _discard_content(self) -> None:
         if self._shown and not self._dropped:
-            # The publication may have been committed before its answer was lost, or Ctrl-C came.
+            # The publication may have been committed before its answer was lost, or before Ctrl-C.
             lease = lease_key(self._content.content_id)
             self._store.meta.wait_for_transactions(lease)
             if self._store.meta.get(lease) is None:
-                return  # the last publication, which removes the lease: all of it is in a file
+                return  # the last publication, which removes the lease: all content is in a file
         self._new.remove()
 
     def _step(self) -> int:
@@ -305,7 +305,7 @@ class FileWriter:
     def _show(
         self, transaction: Transaction, final: bool, attributes: dict[str, str]
     ) -> str | None:
-        """Make one try; return the key to use next if the file was renamed."""
+        """Try once to publish; returns the key for the next try if the file was renamed."""
         self._shown = True
         content = self._content.content_id
         own, lease, pointer = (
@@ -394,7 +394,7 @@ class FileWriter:
 
 @contextlib.contextmanager
 def _begun_during(store: Around, flush: Callable[[], None]) -> Iterator[Begun]:
-    """Begin a transaction while content is stored; the block runs when all of it is."""
+    """Begin a transaction while content is stored; the block runs after all content is stored."""
     with contextlib.closing(Begun(store.meta)) as begun:
         begun.begin()
         flush()
@@ -450,16 +450,16 @@ def close_together(
 def _lock_all(
     transaction: Transaction, writers: Sequence[FileWriter], conditions: Conditions
 ) -> None:
-    """Lock all that the writers will, and compare what they rely on; raises Outdated."""
+    """Lock all keys that the writers need; raises Outdated if the conditions do not hold."""
     own = [writer._key for writer in writers]
     contents = [writer._content.content_id for writer in writers]
     directories = conditions.directories | {directory_key(w._directory_id) for w in writers}
     others = sorted(conditions.extents.keys() - set(own))
-    # Entries come before leases, as in `FileWriter._show`.
+    # Lock entries before leases, as in `FileWriter._show`.
     notes = [key(content) for content in contents for key in (lease_key, moved_key)]
     held = transaction.lock([*sorted(directories), *own, *others, *notes])
     shown = [Entry.from_bytes(held[key]).contents() if key in held else {} for key in own]
     ours = [content in there for content, there in zip(contents, shown, strict=True)]
-    # What an earlier try has committed, perhaps only in part, is completed.
+    # If an earlier try was committed, perhaps only in part, this one completes it.
     if not (transaction.unsettled and any(ours)):
         conditions.check(held)

@@ -6,9 +6,9 @@ This is translation only: URLs and options become settings, fsspec's calls becom
 `igfs:///path` uses the same default address as the rest of ignitetf (environment, profile, running
 embedded node, default).
 
-fsspec's own functions for what is below a directory take one that cannot be listed for an empty one,
-whatever the reason, and call themselves for each level. Here (`Walking`) only what was removed
-meanwhile is left out, and a tree may have any depth.
+fsspec's own functions for trees treat a directory that cannot be listed as empty, whatever the
+reason, and call themselves for each level. The functions here (`Walking`) skip only entries that
+were removed meanwhile, and a tree may have any depth.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def connection_of_url(url: str) -> dict[str, Any]:
 
 
 class Walking(AbstractFileSystem):  # type: ignore[misc]
-    """The functions of a file system that look below a directory."""
+    """The functions of a file system that work on trees."""
 
     def walk(
         self,
@@ -70,10 +70,11 @@ class Walking(AbstractFileSystem):  # type: ignore[misc]
         Args:
             path: Where to begin.
             maxdepth: Number of levels; None for all.
-            topdown: Whether a directory comes before what is in it; its list of directories may
-                then be changed by the caller.
-            on_error: "raise", a function that is called with the error, or "omit" for what was
-                removed meanwhile; a cluster that cannot be reached is always an error then.
+            topdown: Whether to yield a directory before its contents; the caller may then change
+                its list of directories.
+            on_error: "raise", a function that is called with the error, or "omit". "omit" skips
+                directories that were removed meanwhile; a cluster that cannot be reached is still
+                an error.
             **kwargs: `detail`: dicts from name to info instead of lists of names.
 
         Raises:
@@ -125,9 +126,9 @@ class Walking(AbstractFileSystem):  # type: ignore[misc]
         detail: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Return the paths of all files below a path, sorted; with `detail` a dict to their infos.
+        """Return the paths of all files below a path, sorted; with `detail` a dict of path to info.
 
-        A file is below itself; with `withdirs` so is a directory.
+        A file counts as below itself; with `withdirs` a directory does too.
         """
         path = self._strip_protocol(path)
         found: dict[str, Any] = {}
@@ -158,7 +159,7 @@ class Walking(AbstractFileSystem):  # type: ignore[misc]
         maxdepth: int | None = None,
         **kwargs: Any,
     ) -> list[str]:
-        """Expand globs, and with `recursive` directories; a path that is there means itself."""
+        """Expand globs, and with `recursive` directories; an existing path is taken literally."""
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
         names = [self._strip_protocol(one) for one in paths]
         plain = [name for name in names if self.is_there_as_written(name)]
@@ -171,19 +172,19 @@ class Walking(AbstractFileSystem):  # type: ignore[misc]
         return sorted(found)
 
     def is_there_as_written(self, path: str) -> bool:
-        """Whether a path that could be a glob is a name."""
+        """Whether a path that looks like a glob is the name of an existing file or directory."""
         return has_magic(path) and bool(self.exists(path))
 
     def below(
         self, path: str, target: str, into: bool, recursive: bool, maxdepth: int | None
     ) -> tuple[list[str], list[str]]:
-        """Return a path with all below it, and where each of them is copied to.
+        """Return the paths at and below a path, with the target of each for a copy.
 
         Args:
             path: A file or directory, never a glob.
-            target: Where it goes.
-            into: Whether that is a directory to put it into.
-            recursive: Whether a directory is taken along.
+            target: Target of the copy.
+            into: Whether the target is a directory to copy into.
+            recursive: Whether directories are included.
             maxdepth: Number of levels; None for all.
         """
         source = self._strip_protocol(path)
@@ -290,7 +291,7 @@ class IgniteFileSystem(Walking):
         return infos if detail else [info["name"] for info in infos]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
-        """Whether the path exists; failing to ask is an error, not False."""
+        """Whether the path exists; a failed request is an error, not False."""
         return self.store.exists(self._strip_protocol(path))
 
     def isdir(self, path: str) -> bool:
@@ -495,16 +496,16 @@ def _info(path: str, entry: Entry) -> dict[str, Any]:
 
 
 _MODES: Final = ("rb", "wb", "xb", "ab")
-_LINE_BYTES: Final = 4096  # looked through for the end of a line, then twice as many
+_LINE_BYTES: Final = 4096  # first search for the end of a line; doubled each time
 
 
 class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
     """An open file.
 
-    Others see written bytes after `flush` or `close`, and never only a part of what was written
-    between two of these. Leaving a `with` block with an exception discards what was not flushed.
-    Reading does not need fsspec's caches, since the store reads ahead; `cache_type` adds one
-    anyway.
+    Others see written bytes after `flush` or `close`. They never see only a part of the bytes
+    written between two such calls. Leaving a `with` block with an exception discards what was not
+    flushed. Reading does not need fsspec's caches, since the store reads ahead; `cache_type` adds
+    one anyway.
     """
 
     _writer: FileWriter | None = None

@@ -43,7 +43,7 @@ _TEMPORARY: Final = re.compile(
 
 
 class Folder(Protocol):
-    """What recognizing checkpoints needs of a directory.
+    """A directory, as far as it is needed to recognize checkpoints.
 
     Attributes:
         sizes: Size in bytes of each file below it, by relative name.
@@ -91,12 +91,12 @@ class LocalFolder:
                         self.left_out[relative] = "is not a file"
 
     def _unlisted(self, error: OSError) -> None:
-        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):  # not gone meanwhile
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):  # not removed meanwhile
             name = Path(error.filename).relative_to(self.path).as_posix()
             self.left_out[name] = f"cannot be listed: {error.strerror}"
 
     def leaves_out(self, name: str) -> bool:
-        """Whether a file of this name may be here without being seen."""
+        """Whether a file of this name may exist here in a part that was left out."""
         above = Path(name).parents
         return name in self.left_out or any(one.as_posix() in self.left_out for one in above)
 
@@ -211,7 +211,7 @@ def base_of(state: str) -> str:
 
 
 def state_names(text: str, base: str = "") -> tuple[str | None, list[str]]:
-    """Return the prefixes of the latest checkpoint and of all that a state names, oldest first."""
+    """Return the prefixes of the latest and of all checkpoints in a state, oldest first."""
     latest, every = None, list[str]()
     for line in text.splitlines():
         if found := _LINE.fullmatch(line):
@@ -225,7 +225,7 @@ def state_names(text: str, base: str = "") -> tuple[str | None, list[str]]:
 
 
 def state_of(text: str, base: str, there: Container[str]) -> str | None:
-    """Return the state with only the checkpoints in `there`, by paths relative to its directory.
+    """Return the state restricted to the checkpoints in `there`, with paths relative to it.
 
     If the latest checkpoint is not among them, the newest of them takes its place.
 
@@ -260,7 +260,7 @@ def state_of(text: str, base: str, there: Container[str]) -> str | None:
 
 
 def _prefix(path: str, base: str) -> str:
-    """Resolve a path; an absolute one means a checkpoint beside the state, as folders get moved."""
+    """Resolve a path; as folders get moved, an absolute one is a checkpoint next to the state."""
     plain = _ESCAPE.sub(_meant, path.encode("utf-8", "surrogateescape")).decode(
         "utf-8", "surrogateescape"
     )
@@ -274,7 +274,7 @@ def _relative(prefix: str, base: str) -> str:
 
 
 def _meant(escape: re.Match[bytes]) -> bytes:
-    """Return the bytes of an escape; one that protobuf does not know stays as it is."""
+    """Return the bytes of an escape; an escape unknown to protobuf stays unchanged."""
     octal, hexadecimal, code, letter = escape.groups()
     if octal or hexadecimal:
         return bytes([int(octal or hexadecimal, 8 if octal else 16) & 255])
@@ -286,7 +286,7 @@ def _meant(escape: re.Match[bytes]) -> bytes:
 
 
 def _quoted(byte: int) -> str:
-    """Write a byte as protobuf's text format does."""
+    """Return a byte in protobuf's text format."""
     if byte in b'"\\':
         return f"\\{chr(byte)}"
     return chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}"

@@ -35,7 +35,7 @@ from ignitetf.settings import Settings
 __all__ = ["NativeIOUnavailable", "configure", "register"]
 
 _SCHEME: Final = "igfs"
-_EXIT_WAIT_MS: Final = 5000  # for calls that are under way at exit
+_EXIT_WAIT_MS: Final = 5000  # for calls in progress at exit
 _LEAVE_S: Final = 0.02
 
 _handles = Handles()
@@ -118,7 +118,7 @@ def _schemes(tf: Any) -> list[str]:
 
 
 def _at_exit() -> None:
-    """Publish what open files hold, then block calls into the interpreter that is going away."""
+    """Publish the content of open files, then block calls into the exiting interpreter."""
     try:
         _handles.flush_all()
     except Exception as error:

@@ -2,8 +2,8 @@
 
 TensorFlow -> igfs.c -> **handles** -> store
 
-This module does not import TensorFlow. Calls come from any thread, several at once. Nothing is
-kept per thread, because TensorFlow's threads lose their Python state between calls.
+This module does not import TensorFlow. Any thread may call it, several at once. It keeps nothing
+per thread, because TensorFlow's threads lose their Python state between calls.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def code_of(error: BaseException) -> int:
 
 
 def told(error: BaseException) -> tuple[int, bytes]:
-    """Return what TensorFlow is told of an exception: its status code, and a message."""
+    """Return TensorFlow's status code and message for an exception."""
     code = code_of(error)
     message = "igfs: interrupted" if code == Code.CANCELLED else str(error) or type(error).__name__
     return code, message.replace("\0", " ").encode("utf-8", "replace")
@@ -192,7 +192,7 @@ class Handles:
             self._handles.pop(number, None)
 
     def flush_all(self) -> None:
-        """Publish what open writers hold, at exit, as far as the cluster can be reached.
+        """Publish the content of open writers at exit, as far as the cluster can be reached.
 
         Raises the first failure after trying the others.
         """
@@ -222,7 +222,7 @@ class Handles:
     # Paths
 
     def exists(self, uri: str) -> None:
-        """Return if the path exists, else raise ENOENT, even if the path can never exist."""
+        """Raise ENOENT unless the path exists, also for a path that can never exist."""
         if not self._is_there(uri):
             raise os_error(errno.ENOENT, uri)
 

@@ -92,7 +92,7 @@ def _through_a_file(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shards(index: Path) -> list[str]:
-    """Return the names of the files in an index of weights; empty if this is no index."""
+    """Return the names of the files in an index of weights; empty if this is not an index."""
     if index.suffix != ".json":
         return []
     places = json.loads(index.read_bytes())["weight_map"].values()

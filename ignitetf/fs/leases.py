@@ -1,4 +1,4 @@
-"""Leases: who still writes or reads content that no entry refers to: not yet, or no longer.
+"""Leases mark content that a process still writes or reads without an entry that refers to it.
 
 A writer stores a lease before its first chunk and renews it until it has published, so that its
 chunks can be found and reclaimed if it dies. A reader whose file stays open keeps a lease on its
@@ -34,8 +34,8 @@ _READER_AFTER_S: Final = 1.0  # a file that is read faster than this needs no le
 _TICK_S: Final = 1.0
 _BEAT_S: Final = 10.0  # several within LEASE_S, so that some may fail
 _RECLAIM_S: Final = 2.0
-# A lease begins with so many chunks and doubles: to extend it takes a round trip in which nothing
-# else is sent.
+# A lease begins with this many chunks and doubles, because each extension takes a round trip in
+# which nothing else is sent.
 _RESERVED_CHUNKS: Final = 256
 
 
@@ -45,7 +45,7 @@ def now_ms() -> int:
 
 
 def is_dead(lease: dict[str, Any]) -> bool:
-    """Whether a lease's owner is gone: known at once on its own machine, else by its last beat."""
+    """Whether a lease's owner is gone: on its machine known at once, elsewhere by its last beat."""
     if has_ended(lease.get("h"), int(lease["p"]), lease["s"]):
         return True
     return bool(now_ms() - lease["t"] > LEASE_S * 1000)
@@ -100,7 +100,7 @@ class WriterLease:
                 self._beat(max(chunks, _RESERVED_CHUNKS, 2 * self._reserved))
 
     def begin(self) -> Callable[[], None]:
-        """Send what stores the lease, and return what waits for that."""
+        """Send the request that stores the lease; returns a function that waits for the answer."""
         value = encode({"n": _RESERVED_CHUNKS, "t": now_ms(), **self._facts})
         with held(self._lock):
             self._value, self._reserved = value, _RESERVED_CHUNKS
@@ -125,7 +125,7 @@ class WriterLease:
             self.lost = True
 
     def give_up(self) -> None:
-        """Leave what was reserved to be reclaimed after the grace period, and end."""
+        """End the lease, so that its reserved chunks are reclaimed after the grace period."""
         with held(self._lock):
             self.lost = True
             value = encode({"n": self._reserved, "t": now_ms(), "dead": now_ms(), **self._facts})
@@ -195,7 +195,7 @@ class Leases:
     def reader_ended(self, number: int) -> None:
         """Stop keeping a reader's content."""
         if sys.is_finalizing():
-            return  # the lease is that of a process which has ended
+            return  # the lease belongs to a process that has ended
         with held(self._lock):
             lease = self._readers.pop(number, None)
             others = {content for other in self._readers.values() for content in other.contents}

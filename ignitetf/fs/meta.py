@@ -10,11 +10,11 @@ must stay below a number of them.
 Values are byte arrays rather than text, because a table with String values makes the node look for
 Lucene classes, which are an optional part of it.
 
-If a connection ends while the node has yet to begin a write of its transaction, the node does it
-all the same, without the transaction (Ignite 2.17, of 500 connections that were closed right after
-such writes: 11). So all that a transaction changes is one request, which is done as a whole or not
-at all. It cannot hold removals beside puts; instead it puts empty values, which count as missing,
-and requests that follow it remove them on condition that they are empty.
+If a connection ends before the node has begun a write of its transaction, the node still does the
+write, without the transaction (Ignite 2.17: after 11 of 500 connections that were closed right
+after such writes). So a transaction sends all its changes in one request, which is done completely
+or not at all. Such a request cannot mix removals and puts. Instead it puts empty values, which
+count as missing, and later requests remove them on condition that they are empty.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ T = TypeVar("T")
 
 TABLE: Final = "ENTRY"
 _LOCK_TIMEOUT_MS: Final = 10_000
-# For so long after its begin a transaction has enough of that time left.
+# Up to this age, a transaction that was begun early has enough of its time left.
 _BEGUN_S: Final = 2.0
-# How long the answer to the begin of one that is not used is waited for.
+# How long to wait for the begin of an unused transaction.
 _GIVE_UP_S: Final = 1.0
 _RANGE_PAGE: Final = 16_384
 _WHAT: Final = "the file system's metadata"
-# The same lack in two texts: a thread of the node that has served this schema before does not set it
-# again, and finds out when it parses the statement.
+# A missing schema has two error texts: a thread of the node that has used this schema before does
+# not set it again, and notices only when it parses the statement.
 _NO_SCHEMA: Final = re.compile(r'Failed to set schema|Schema ".+?" not found')
 _EMPTY: Final = b""  # the value of a key that is being removed, which counts as missing
 
@@ -119,7 +119,7 @@ class MetaCache:
         retry(self.client.settings, lambda _: self._call(OpCode.CACHE_PUT, request))
 
     def begin_put(self, key: str, value: bytes) -> Callable[[], None]:
-        """Send what sets a value, and return what waits until it is set."""
+        """Send the request that sets a value, and return a function that waits until it is set."""
         request = cache_request(self.id, encode_string(key), encode_bytes(value))
         with contextlib.suppress(IgniteTFError):
             channel = self.client.acquire()
@@ -151,7 +151,7 @@ class MetaCache:
             retry(self.client.settings, lambda _: self._call(OpCode.CACHE_PUT_ALL, request))
 
     def put_if_possible(self, pairs: Mapping[str, bytes]) -> None:
-        """Set several values that are only useful, not needed: a refusal is ignored."""
+        """Set several optional values: a refusal is ignored."""
         if pairs:
             request = batch_request(self.id, _pairs(dict(sorted(pairs.items()))))
             with contextlib.suppress(ServerError):
@@ -206,7 +206,7 @@ class MetaCache:
         """Remove the keys whose removal was cut short; reads the whole cache."""
         # The name of the file system was checked when it was opened, so this cannot inject SQL.
         statement = f'SELECT K FROM "{self.name}".{TABLE} WHERE LENGTH(V) = 0'  # nosec B608
-        # Not by SQL: a DELETE fails if somebody else removes one of them meanwhile.
+        # Not removed by SQL: a DELETE fails if another client removes one of the keys meanwhile.
         for (key,) in self.client.sql(statement).fetchall():
             self.finish_removal(key)
 
@@ -280,7 +280,7 @@ class MetaCache:
             self.client.release(channel)
             if not _NO_SCHEMA.search(str(error.fields.get("server_message"))):
                 raise
-            # The cache has gone, or the cluster is inactive, which the next request will tell.
+            # The cache is gone or the cluster is inactive; the next request will report which.
             raise CacheNotFound(f"no cache {self.name}", cache=self.name) from error
         except BaseException:
             channel.close()
@@ -309,7 +309,7 @@ class MetaCache:
                     result = work(transaction)
                     transaction.write()
                 except BaseException:
-                    # What a lost connection was writing may be there: see the module docstring.
+                    # The writes of a lost connection may be stored: see the module docstring.
                     unsettled = unsettled or (transaction.wrote and channel.closed)
                     transaction.end(commit=False)
                     raise
@@ -331,15 +331,14 @@ class MetaCache:
 class Transaction:
     """A transaction on one connection; see `MetaCache.transact`.
 
-    A key that is locked is read once, and what is written is kept until `write` sends all of it
-    together: each costs one round trip, however many keys there are.
+    Locking keys also reads them. Writes are collected until `write` sends all of them together.
+    Each of the two costs one round trip, however many keys there are.
 
     Attributes:
         channel: The connection.
-        earlier: The error that ended an earlier try of the same work during its commit, else
-            None.
+        earlier: The error that ended an earlier try of the same work during its commit, or None.
         unsettled: Whether an earlier try may have been committed, wholly or in part.
-        wrote: Whether the node was sent something to write.
+        wrote: Whether a write was sent to the node.
     """
 
     def __init__(self, cache: MetaCache, channel: Channel, earlier: IgniteTFError | None) -> None:
@@ -356,18 +355,18 @@ class Transaction:
 
     @functools.cached_property
     def _id(self) -> int:
-        """Its id, for which the first that needs it waits."""
+        """Id of the transaction; the first access waits for it."""
         return read_int(self.channel.receive(self._begin), "the id of a transaction")
 
     def give_up(self) -> None:
-        """Close the connection once the node has begun it, which then rolls it back."""
+        """Close the connection after the node has begun the transaction; the node rolls it back."""
         if "_id" not in self.__dict__:
             with contextlib.suppress(IgniteTFError):
                 self.channel.receive(self._begin, timeout_s=_GIVE_UP_S)
         self.channel.close()
 
     def wait_until_begun(self) -> None:
-        """Wait until the node has begun it; raises why it has not."""
+        """Wait until the node has begun the transaction; raises the error if it could not."""
         _ = self._id
 
     def _call(self, op: OpCode, body: bytes) -> memoryview:
@@ -378,7 +377,7 @@ class Transaction:
         return batch_request(self._cache.id, items, transaction=self._id)
 
     def lock(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Lock keys in the given order, and return the values of those that exist."""
+        """Lock keys in the given order, and return the values of the existing keys."""
         asked = list(dict.fromkeys(keys))
         if unseen := [key for key in asked if key not in self._seen]:
             found = _read_map(self._call(OpCode.CACHE_GET_ALL, self._batch(_keys(unseen))))
@@ -404,14 +403,14 @@ class Transaction:
             if removed:
                 self._call(OpCode.CACHE_REMOVE_KEYS, self._batch(_keys(removed)))
             return
-        # As one request, and the removals by empty values: see the module docstring.
+        # One request, with empty values for removals: see the module docstring.
         puts = {key: _EMPTY if value is None else value for key, value in written.items()}
         change = OpCode.CACHE_PUT_ALL, self._batch(_pairs(puts))
         if len(puts) == 1:
             request = cache_request(self._cache.id, *_pairs(puts), transaction=self._id)
             change = OpCode.CACHE_PUT, request
         _, *done = self._call_together([change, *map(self._removal, removed)])
-        # The node may have taken these before what they depend on: `end` sends them again.
+        # The node may have processed these removals before the puts: `end` sends them again.
         answers = zip(removed, done, strict=True)
         self._early = [key for key, body in answers if not read_bool(body, _WHAT)]
 
@@ -422,13 +421,13 @@ class Transaction:
         return OpCode.CACHE_REMOVE_IF_EQUALS, request
 
     def _is_removed(self, number: int) -> bool:
-        """Whether a removal that was sent beside the commit came before it."""
+        """Whether a removal that was sent along with the commit was done before it."""
         with contextlib.suppress(IgniteTFError):
             return read_bool(self.channel.receive(number), _WHAT)
         return False
 
     def _call_together(self, requests: list[tuple[OpCode, bytes]]) -> list[memoryview]:
-        """Send requests at once, and return the answers; an error comes when all are answered."""
+        """Send requests together; returns the answers, or raises an error once all are answered."""
         self._cache.round_trips += bool(requests)
         answers, failures = [], []
         for number in [self.channel.send(*request) for request in requests]:
@@ -456,9 +455,9 @@ class Transaction:
 
 
 class Begun:
-    """A transaction that is begun while its work is prepared, which saves a round trip.
+    """A transaction that is begun while its work is prepared; this saves a round trip.
 
-    It holds no locks. `close` gives it up unless it was taken.
+    It holds no locks. `close` ends it unless it was taken.
     """
 
     def __init__(self, cache: MetaCache) -> None:
@@ -467,7 +466,7 @@ class Begun:
         self._found: Transaction | None = None
 
     def begin(self) -> None:
-        """Send what begins it, if that is possible; else the work begins one of its own."""
+        """Send the begin request if possible; otherwise the work begins a transaction itself."""
         self._since = time.monotonic()
         with contextlib.suppress(IgniteTFError):
             channel = self._cache.client.acquire()
@@ -478,7 +477,7 @@ class Begun:
                 raise
 
     def take(self) -> Transaction | None:
-        """Return the transaction, once, unless it is so old that its time may pass."""
+        """Return the transaction once; None if it is so old that it may time out."""
         found, self._found = self._found, None
         if found is None:
             return None
@@ -493,7 +492,7 @@ class Begun:
         return found
 
     def close(self) -> None:
-        """Give it up."""
+        """End the transaction unless it was taken."""
         found, self._found = self._found, None
         if found is not None:
             found.give_up()

@@ -1,4 +1,4 @@
-"""Paths of the file system: text in, checked names out; and errors as the OSErrors of users.
+"""Paths of the file system, parsed to checked names; and conversion of errors to OSErrors.
 
 A path is absolute whether or not it begins with a slash. Empty parts and `.` are dropped; `..`
 drops the part before it and stays at the root, as the kernel does. A name is any Unicode text of

@@ -2,9 +2,9 @@
 
 store -> units, state -> **pull** -> local directory
 
-Only complete checkpoints are copied, and the state files name no others. Each file appears
-complete. Of a checkpoint, the file that refers to the others is written last; the state files come
-last of all.
+Only complete checkpoints are copied, and the state files name only these. Each file appears
+complete. In a checkpoint, the file that refers to the others is written last. The state files are
+written last of all.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _pull_once(store: Store, remote: str, local: Path, report: SyncReport, on_fi
 def _copy(
     store: Store, folder: RemoteFolder, unit: Unit, local: Path, report: SyncReport, on_file: _Told
 ) -> str | None:
-    """Copy what changed of a unit; if it arrives broken, keep the old one and return the fault."""
+    """Copy the changed files of a unit; if they are broken, keep the old and return the fault."""
     fresh = [name for name in unit.files if not _is_here(folder, name, local)]
     parts = {name: _part(local / name) for name in fresh}
     try:

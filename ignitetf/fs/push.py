@@ -46,14 +46,14 @@ def push(
 ) -> SyncReport:
     """Copy what changed from a local directory into the cluster.
 
-    A checkpoint that is being written is looked at again for a short while.
+    A checkpoint that is being written is checked again for a short while.
 
     Args:
         store: The file system.
-        local: Directory with checkpoints, and anything else.
+        local: Directory with checkpoints and any other files.
         remote: Path of the remote directory; created if missing.
-        delete: Finally remove remote files that are not in the local directory; not those that may
-            be in what is left out, such as a directory that cannot be listed.
+        delete: Finally remove remote files that are not in the local directory. Files that may be
+            in a part that was left out, such as a directory that cannot be listed, are kept.
         keep: Copy only this many of the newest checkpoints that a state names.
         on_file: Called with name and size of each copied file.
 
@@ -122,7 +122,7 @@ def _states(local: Path) -> dict[str, str]:
 
 
 class _Push:
-    """One pass over a local directory, and what it has done."""
+    """One pass over a local directory, with its results."""
 
     def __init__(
         self, store: Store, folder: LocalFolder, remote: str, report: SyncReport, on_file: _Told
@@ -158,7 +158,7 @@ class _Push:
                 self._whole.add(unit.name)
 
     def _copy(self, unit: Unit) -> bool:
-        """Copy what changed of a unit; return whether the remote copy now equals the local one."""
+        """Copy the changed files of a unit; returns whether both copies are equal now."""
         folder, report = self._folder, self._report
         facts = [folder.facts(name) for name in unit.files]
         fresh = [name for name in unit.files if not self._is_there(name)]
@@ -190,7 +190,7 @@ class _Push:
     def _publish(
         self, unit: Unit, fresh: list[str], writers: list[tuple[FileWriter, dict[str, str]]]
     ) -> bool:
-        """Publish the files that changed, unless one of the others changes over there."""
+        """Publish the changed files, unless one of the others changes remotely."""
         there = self.there
         others = {f"{there.path}/{n}": there.entries[n] for n in unit.files if n not in fresh}
         try:
@@ -227,16 +227,16 @@ class _Push:
         self._report.unsettled.append(name)
 
     def _files_of(self, names: Collection[str]) -> RemoteFolder:
-        """List the remote folder anew, restricted to the files of these checkpoints."""
+        """List the remote folder again; returns only the files of these checkpoints."""
         now, starts = RemoteFolder(self._store, self.there.path), tuple(f"{n}." for n in names)
         return now.only([name for name in now.sizes if name.startswith(starts)])
 
     def _is_good(self, now: RemoteFolder, unit: Unit, doomed: Collection[str]) -> bool:
         """Whether a state may name a checkpoint."""
         if unit.name in self._whole:
-            # Files of it go only with the index, and are replaced only by others that fit.
+            # Its files are removed only with the index, and replaced only by files that fit.
             return index_of(unit) in now.entries
-        # One that is gone or incomplete here may still exist there.
+        # A checkpoint that is missing or incomplete here may still exist remotely.
         old = unit.name in {one.name for one in self.old}
         return not old and not set(unit.files) & set(doomed) and _is_whole(now, unit)
 
@@ -250,11 +250,11 @@ class _Push:
         self._report.add(name, len(data))
 
     def remove(self, doomed: Collection[str], states: Collection[str]) -> None:
-        """Remove remote files, and the names of checkpoints that are no longer whole without them.
+        """Remove remote files, and the names of checkpoints that become incomplete without them.
 
         Args:
             doomed: Names of the files.
-            states: Names of states that may not be there yet.
+            states: Names of states that may not exist remotely yet.
         """
         every = {name for name in self.there.sizes if name.rpartition("/")[2] == STATE_FILE}
         seen = {
@@ -270,7 +270,7 @@ class _Push:
 
 
 def _is_spare(now: RemoteFolder, unit: Unit) -> bool:
-    """Whether no state can name the files, or a checkpoint is whole without them."""
+    """Whether no state can name the files, or the checkpoint is complete without them."""
     if unit.kind != "checkpoint":
         return True
     left = [n for n in now.sizes if n.startswith(f"{unit.name}.") and n not in unit.files]

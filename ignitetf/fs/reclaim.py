@@ -1,4 +1,4 @@
-"""Reclaim what nobody refers to: garbage after its grace period, and chunks of dead writers.
+"""Reclaim unreferenced content: garbage after its grace period, and chunks of dead writers.
 
 Every chunk in the cache is covered by an entry, a garbage note or a writer's lease, so nothing
 here has to scan chunks. After each step any client can continue from the state it leaves.
@@ -95,7 +95,7 @@ class Reclaimer:
         return waiting
 
     def _take(self, key: str, value: bytes, lease: dict[str, Any]) -> bool:
-        """Take a lease over: from now on the writer's next beat or publication fails."""
+        """Take over a lease: from now on the writer's next beat or publication fails."""
         try:
             return self._meta.replace(key, value, encode({**lease, "dead": 1}))  # due at once
         except IgniteTFError as error:
@@ -105,7 +105,7 @@ class Reclaimer:
             return self._meta.remove_if(key, value)
 
     def remove_reserved(self, content: str, reserved: int, first_key: str) -> None:
-        """Remove what an ended writer reserved, except the chunks of a file it published."""
+        """Remove the reserved chunks of an ended writer, except those of a file it published."""
         key, kept = self.entry_of(content, first_key)
         # Before the entry is written: on a full node this frees the memory for it.
         self._chunks.remove(content, range(kept, reserved))

@@ -6,15 +6,15 @@ Guarantees:
 
 - A rename, a removal and a publication of content are one transaction each: all or nothing, and
   readers see the state before or after it. Renames copy no data.
-- A file's new content is written beside the old one and shown when complete (`FileWriter`).
+- A file's new content is written separately and replaces the old one when complete (`FileWriter`).
 - Content is stored in all copies before an entry refers to it.
 - Several clients may do anything at the same time; see `tree` for how.
 - Only OSErrors are raised, each with its errno (`path`).
 
 The caches NAME_META and NAME_DATA are created on first use, with `backups` copies and in
 `data_region` if one is given. If partitions are lost, these caches raise errors rather than appear
-empty. A node may have kept them in memory only, and been started again while a process that uses them
-ran on: an operation that finds no caches is repeated once they are made anew (`_once_made`).
+empty. A node that keeps them only in memory may be restarted while a process uses them. An
+operation that finds no caches creates them again, and is then retried (`_once_made`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _once_made(operation: F) -> F:
-    """Let a method of an object with a method `make` run again after it, if a cache was missing."""
+    """Retry a method after the object's method `make` if a cache was missing."""
 
     @functools.wraps(operation)
     def repeated(store: Any, *args: Any, **kwargs: Any) -> Any:
@@ -169,7 +169,7 @@ class Store:
         self.make()
 
     def make(self) -> None:
-        """Make the caches unless they are there, as they were first asked for."""
+        """Create the caches with the original options, unless they exist."""
         with os_errors():
             self.chunk_bytes = self._open(*self._new)
 
@@ -192,7 +192,7 @@ class Store:
         return int(facts["chunk"])
 
     def _create(self, backups: int, data_region: str | None) -> None:
-        self.client.require_sql()  # which lists the names in a directory
+        self.client.require_sql()  # SQL lists the names in a directory
         chunks = CacheSpec(self.chunks.name, backups=backups, data_region=data_region)
         try:
             # The chunks first: a client that sees the metadata cache can rely on both.
@@ -231,7 +231,7 @@ class Store:
         return self.found(path) is not None
 
     def found(self, path: str) -> Entry | None:
-        """Return the entry at a path, or None if nothing is or can be there."""
+        """Return the entry at a path, or None if it does not or cannot exist."""
         if "\0" in path:
             return None
         try:
@@ -365,7 +365,7 @@ class Store:
                 raise
 
     def _place_for(self, path: str, names: Names, mode: str, *, parents: bool) -> Found:
-        """Return where a file is or will be; raises unless it may be written."""
+        """Return the place where a file is or will be; raises an error if it cannot be written."""
         try:
             found = self.tree.lookup(names, sure=False)
         except FileNotFoundError:
@@ -411,7 +411,7 @@ def _connected(settings: Settings) -> Client:
     except ConnectError as error:
         if not isinstance(error.__cause__, socket.gaierror):
             raise
-        # A folder is easily written where a URL has its host.
+        # Users easily write a folder in the place of the URL's host.
         raise error.hinted(
             f"{error.hint}; in igfs:// it is the part before the third slash, so a path alone has"
             " three: igfs:///folder/file"

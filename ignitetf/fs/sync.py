@@ -1,4 +1,4 @@
-"""What push and pull share: their report, SHA-256, small files, remote states.
+"""Common parts of push and pull: their report, SHA-256, small files, remote states.
 
 push, pull, checkpoints -> **sync** -> folders, store
 """

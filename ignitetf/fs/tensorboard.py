@@ -3,9 +3,9 @@
 With TensorFlow, TensorBoard reads through TensorFlow's file operations, which know `igfs://` only
 once `gfile` is imported. TensorBoard loads this module through its entry point and calls
 `fix_flags` before it opens the log directory. It adds no dashboard, and does nothing for other log
-directories. An open file keeps showing the content of the moment it was opened, but TensorBoard
-keeps event files open, so it is told to reopen them when they have grown. Without TensorFlow,
-TensorBoard finds `igfs://` through fsspec by itself.
+directories. An open file keeps showing the content of the moment it was opened, and TensorBoard
+keeps event files open. So this module makes TensorBoard reopen them when they have grown. Without
+TensorFlow, TensorBoard finds `igfs://` through fsspec by itself.
 """
 
 from __future__ import annotations

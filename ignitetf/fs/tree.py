@@ -7,15 +7,16 @@ below it. Changing the entries of a directory requires the lock on that director
 transaction that takes all such locks in the order of their keys. So a removed directory cannot get
 new entries, and no two changes deadlock.
 
-Looking up a path takes one request if the ids of its directories are known, else two: first the
-hints (path -> id), then all entries of the path at once. Remembered ids and hints are guesses: the
-entries confirm them, or the lookup continues name by name from the first wrong one. Before a name
-is reported missing, its key is read again under its lock, so that a reader who looks for both names
-of a rename in progress finds one of them. A listing is not a snapshot: an entry that appears,
-disappears or moves in the meantime may or may not be listed.
+Looking up a path takes one request if the ids of its directories are known. Otherwise it takes two:
+first the hints (path -> id), then all entries of the path at once. Remembered ids and hints are
+guesses: the entries confirm them, or the lookup continues name by name from the first wrong one.
+Before a name is reported missing, its key is read again under its lock, so that a reader who looks
+for both names of a rename in progress finds one of them. A listing is not a snapshot: an entry that
+appears, disappears or moves in the meantime may or may not be listed.
 
 Content outlives its name for a while, because somebody may be reading it: a note in the metadata
-schedules its removal (`Removal`). If a node has no memory left for the note, the content goes at once.
+schedules its removal (`Removal`). If a node lacks memory for the note, the content is removed at
+once.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _ATTEMPTS: Final = 100
 
 
 class Stale(Exception):
-    """What was looked up changed before it was locked; look it up again."""
+    """An entry changed between its lookup and its lock; look it up again."""
 
 
 class Outdated(Exception):
@@ -69,7 +70,7 @@ class Outdated(Exception):
 
 @dataclass(frozen=True)
 class Conditions:
-    """What must still be there for a transaction to take place.
+    """The conditions for the commit of a transaction.
 
     Attributes:
         extents: Content of each entry by its key; None for one that must not exist.
@@ -80,7 +81,7 @@ class Conditions:
     directories: frozenset[str]
 
     def check(self, held: Mapping[str, bytes]) -> None:
-        """Compare with what is locked; raises Outdated if anything differs."""
+        """Compare the conditions with the locked values; raises Outdated if anything differs."""
         if not self.directories <= held.keys():
             raise Outdated
         for key, seen in self.extents.items():
@@ -159,7 +160,7 @@ class Tree:
         return Found(names, parent, entry)
 
     def known_key(self, names: Names) -> str | None:
-        """Return the key of a path's entry, as far as is remembered; a guess, or None."""
+        """Return the remembered key of a path's entry; it is a guess, or None."""
         parent = self._memo.get(names[:-1]) if len(names) > 1 else ROOT_ID
         return None if parent is None else entry_key(parent, names[-1])
 
@@ -251,7 +252,7 @@ class Tree:
     # Changing
 
     def settled(self, names: Names, work: Callable[[], T]) -> T:
-        """Run work, and run it again while what it looked up is stale by the time it is locked."""
+        """Run work, and retry it if something changed between its lookups and its locks."""
         backoff = Backoff(CONFLICT)
         while True:
             try:
@@ -380,7 +381,7 @@ class _Move:
         # Two such moves at once could each put its directory below the other's.
         if self._crosses:
             locks.add(MOVE_LOCK_KEY)
-        # The goal's key comes first: the first key locked is the first written at the commit.
+        # Lock the goal's key first: the first key locked is the first written at the commit.
         held = transaction.lock([*sorted(locks), goal.key, origin.key])
         if self._happened(transaction, held):
             return
@@ -597,8 +598,8 @@ class Removal:
     def purge(self, directory_id: str) -> int:
         """Remove what is below a removed directory, and return the number of entries.
 
-        Each directory is first closed to new entries. Notes are written before the entries they
-        stand for are removed, so that any client can continue after a crash.
+        Each directory is first closed to new entries. Each note is written before its entry is
+        removed, so that any client can continue after a crash.
         """
         waiting, count = [directory_id], 0
         while waiting:

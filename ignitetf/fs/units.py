@@ -67,7 +67,7 @@ class Unit:
     Attributes:
         kind: One of the kinds listed above.
         name: TensorFlow's prefix, the directory, or the single file, relative to the folder.
-        files: Names of the existing files; the one that refers to the others comes last.
+        files: Names of the existing files; the one that refers to the others is last.
     """
 
     kind: str
@@ -81,7 +81,7 @@ def is_known(unit: Unit) -> bool:
 
 
 def index_of(unit: Unit) -> str:
-    """Return the name of a checkpoint's index, whether it is there or not."""
+    """Return the name of a checkpoint's index, whether it exists or not."""
     return f"{unit.name}{_INDEX}"
 
 

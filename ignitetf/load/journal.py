@@ -125,7 +125,7 @@ class Journal:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Journal:
-        """Restore a journal from the output of `to_json`; raises SchemaError for anything else."""
+        """Restore a journal from the output of `to_json`; raises SchemaError for other input."""
         try:
             given = dict(entry)
             origin = given["origin"]

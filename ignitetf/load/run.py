@@ -354,7 +354,7 @@ class Load:
         *beside: Callable[[], object],
         ground: _Ground | None = None,
     ) -> LoadReport:
-        """Create the journal's caches and fill them; bad input leaves nothing behind.
+        """Create the journal's caches and fill them; after bad input nothing remains.
 
         Args:
             journal: Of the load.

@@ -10,9 +10,9 @@ Rows go through `put_all` to the nodes that own them. A node forwards a row that
 which costs it time and the network a second transfer. The route is only a hint: if a node has left
 since, its rows still arrive.
 
-Ignite's data streamer (ops 8000, 8001) is no faster here, and a client that dies while streaming can
-take the node down: Ignite 2.17.0 interrupts the threads that work for a lost client's streamer, a
-thread of that pool ends because of it, and the node takes that for a reason to halt.
+Ignite's data streamer (ops 8000, 8001) is not faster here, and a client that dies while streaming
+can take the node down. Ignite 2.17.0 interrupts the threads that work for a lost client's streamer.
+This ends a thread of that pool, and the node halts because of it.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Writer:
         self._job.check()
 
     def _make_senders(self, count: int | None) -> list[_Sender]:
-        """Make the senders; each node of the route has a queue, or else all senders share one."""
+        """Return the senders; each node of the route has a queue. With no route they share one."""
         job = self._job
         if self._route is None:
             targets = _targets(self._nodes, _SENDERS if count is None else count)

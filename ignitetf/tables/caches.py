@@ -260,7 +260,7 @@ def _table_text(schema: Schema, name: str, spec: CacheSpec, partitions: int | No
 
 
 def _create(client: Client, spec: CacheSpec, text: str, table: str) -> PartitionMap | None:
-    """Run a CREATE TABLE and check the number of partitions; leaves nothing behind on failure.
+    """Run a CREATE TABLE and check the number of partitions; after a failure nothing remains.
 
     Returns:
         The partition map, if a number was requested (the check needs it).

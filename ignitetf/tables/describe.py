@@ -52,7 +52,7 @@ __all__ = [
 _Row = TypeVar("_Row")
 _Found = TypeVar("_Found")
 
-_SAMPLE: Final = 4  # entries inspected if nothing else names the fields
+_SAMPLE: Final = 4  # entries inspected if only they show the fields
 
 # SQL types by the Java class of their values, as named in the system views.
 _SQL_TYPE: Final[Mapping[str, str]] = {

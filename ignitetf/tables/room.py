@@ -2,8 +2,8 @@
 
 A cache takes memory for each partition before it has a row, and an in-memory node without enough
 memory for that halts. An embedded node refuses such a cache itself (`node.config`), whichever
-client requests it, but with little explanation. The check here comes first, works on every cluster
-and reports the numbers.
+client requests it, but with little explanation. The check here is made first, works on every
+cluster and reports the numbers.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def create_tables(
     Raises:
         CacheExists: One of the tables already exists.
         ConfigError: The cluster has no template for this number of partitions.
-        SqlError: A statement is wrong. Nothing is left behind in any of these cases.
+        SqlError: A statement is wrong. Nothing remains in any of these cases.
     """
     check_partitions(partitions)
     values: dict[str, Fill] = {"name": name, "options": _options(partitions, backups)}

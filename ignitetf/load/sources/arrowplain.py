@@ -145,7 +145,7 @@ def _stored_type(pa: Any, field: Any) -> Any:
 
 
 def _without_extension(pa: Any, field: Any, name: str, column: str) -> Any:
-    """Return the field with the plain type that its extension type stands for."""
+    """Return the field with the plain type that its extension type means."""
     noted = {k: v for k, v in (field.metadata or {}).items() if k not in (_NAME, _METADATA)}
     stored = field.with_type(_stored_type(pa, field)).with_metadata(noted or None)
     if name == _UUID:

@@ -162,8 +162,8 @@ class Source(ABC):
 
     Attributes:
         schema: The schema of the records; the loader may change its type name.
-        rows: Number of records if known (including bad ones), else None.
-        nbytes: About as many bytes as all records have, if known.
+        rows: Number of records, including bad ones; None if unknown.
+        nbytes: Approximate bytes of all records, if known.
         class_names: Names of the values of LABEL, if they have names.
         key_name: The column used as the key; None for the running key.
         main_limit: For a second table: the number of records of the first table it covers; None for

@@ -3,8 +3,8 @@
 file -> blocks of texts -> **types checked, bad rows named** -> Batch
 
 Blocks are read as text and converted here column by column, so that a value of the wrong type is
-reported with its row instead of ending the load. Types come from the first block unless they are
-declared.
+reported with its row instead of ending the load. Types are inferred from the first block unless
+they are declared.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _numbers(first: int, rows: int, ragged: list[tuple[int, str]]) -> NDArray[np
 
 @contextlib.contextmanager
 def _parsing(name: str) -> Iterator[None]:
-    """As `reading`, but replaces pyarrow's obscure error about a row longer than a block."""
+    """Convert errors as `reading` does; explains pyarrow's error on a row longer than a block."""
     with reading(name, _HINT_CSV):
         try:
             yield
@@ -290,7 +290,7 @@ class _CsvReader:
                 return None
 
     def is_open(self, block: Any) -> bool:
-        """Whether the last row of the last block has a quote that stays open to the file's end."""
+        """Whether the last row of the last block has a quote that is never closed in the file."""
         value = block.column(block.num_columns - 1)[-1].as_py() if len(block) else None
         return value is not None and "\n" in value and self._stream.last != b'"'
 

@@ -451,7 +451,7 @@ def _inexact(text: Any, values: Any) -> Iterator[tuple[int, str]]:
     for at in np.flatnonzero(np.abs(floats) >= 2.0**53).tolist():
         word, value = text[at].as_py(), float(floats[at])
         digits = word.lstrip("+-")
-        # int() refuses very long texts, and no finite double has so many digits.
+        # int() refuses very long texts, and a finite double never has this many digits.
         long = len(digits) > 400 or np.isinf(value)
         if digits.isdigit() and (long or int(word) != int(value) or abs(int(word)) > _MAX_LONG):
             yield at, word

@@ -376,8 +376,8 @@ def _field(name: str, text: str) -> Field:
 def inferred_specs(sample: Sequence[tuple[dict[str, Feature], bytes]]) -> list[FeatureSpec]:
     """Infer specs from the first records, in alphabetical order.
 
-    A single bytes value is text if all values are printable UTF-8, else a blob. If the number of
-    values differs, or a list is missing, the field is ragged; a missing single value makes it
+    A single bytes value is text if all values are printable UTF-8, otherwise a blob. If the number
+    of values differs, or a list is missing, the field is ragged; a missing single value makes it
     nullable.
     """
     names = sorted({name for features, _ in sample for name in features})

@@ -3,8 +3,8 @@
 folder -> **list of files** -> groups, read in parallel -> records in order
 
 The list keeps all names in one byte string, about 60 bytes per file, so that millions of files fit
-into memory. Files are read in groups of about a megabyte; each thread takes a group, results come
-in order, and only a few groups are in memory at a time.
+into memory. Files are read in groups of about a megabyte; each thread reads one group, results are
+returned in order, and only a few groups are in memory at a time.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ _PIXELS = np.dtype(np.uint8)
 class _ImageSource(Source):
     """Fields IMAGE (blob, or pixels [height, width, channels]), LABEL (int32), NAME and others.
 
-    There is no LABEL if the images have no classes. The other fields are those of the table that
-    names the images.
+    There is no LABEL if the images have no classes. The other fields are the fields of the table
+    that names the images.
     """
 
     def __init__(

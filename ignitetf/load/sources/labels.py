@@ -87,7 +87,7 @@ def read_labels(
 
     Args:
         table: The CSV file, with tabs if its name ends in `.tsv`.
-        columns: Headings of the columns to load beside the path; None for all.
+        columns: Headings of the columns to load in addition to the path; None for all.
         rename: New headings, `OLD=NEW,OLD=NEW`.
         types: Types of columns, by the headings of the file; see `csvfile.csv`.
         bad_records: What to do with rows whose values do not fit.

@@ -357,7 +357,7 @@ def inspect(place: Place, limit: int) -> tuple[int, str]:
 
 
 def files_at(locations: object, suffixes: tuple[str, ...]) -> list[Place]:
-    """Find the files of a path, a pattern with `*`, a folder, or a list of those; sorted by name.
+    """Return the files of a path, a pattern with `*`, a folder, or a list of them, sorted by name.
 
     Args:
         locations: One location or several.

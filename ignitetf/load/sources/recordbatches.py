@@ -332,7 +332,7 @@ class StreamSource(_ArrowTable):
         return digest("stream", sink.getvalue().to_pybytes().hex(), str(self.rows), self.key_name)
 
     def fingerprint(self) -> str:
-        """Made of the number of rows and the first ones; anew for what can be read once."""
+        """Made from row count and first rows; always new if the stream can be read only once."""
         return self._id
 
     def _open(self) -> Any:

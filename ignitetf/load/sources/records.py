@@ -43,10 +43,11 @@ _DOUBLES = {float, np.dtype(np.float64)}
 class RecordSource(Source):
     """An iterable of dicts (one per record) or of `Batch` (columns of many records).
 
-    A `BadRecord` among them stands for a record that its producer could not read.
+    A `BadRecord` among them represents a record that its producer could not read.
 
-    Types and shapes come from the first 100 records unless a schema is given. A later dict that
-    does not fit, or has a new name, is a bad record; with a given schema, other names are left out.
+    Types and shapes are inferred from the first 100 records unless a schema is given. A later dict
+    that does not fit, or has a new name, is a bad record; with a given schema, other names are left
+    out.
     """
 
     def __init__(

@@ -230,7 +230,7 @@ def field_of(name: str, values: Sequence[Any]) -> Field:
     """Return the field that fits a sample of values; a None among them makes it nullable.
 
     Integers become int64, floats float64. Lists and arrays get a fixed shape if the whole sample
-    has it, else a leading None.
+    has it, otherwise a leading None.
 
     Raises:
         SchemaError: No Ignite type can store such values, or the sample mixes types.

@@ -61,7 +61,7 @@ class Workers:
         for process in self._all:
             process.wait()
             for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):  # what a dead worker never read
+                with contextlib.suppress(OSError):  # data for a dead worker
                     if pipe is not None:
                         pipe.close()
 
