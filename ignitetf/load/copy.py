@@ -143,7 +143,7 @@ class _Copy:
         self._check_lease = check_lease
         self._failed = False
         self._made = threading.Event()
-        # Held by a share that is retried, so that shares are retried one at a time.
+        # Held by a share during its retry, so that shares are retried one at a time.
         self._alone = threading.Lock()
 
     def make(self, make: Callable[[], object]) -> None:

@@ -47,7 +47,7 @@ class Location:
     Attributes:
         help: Help text.
         several: Whether several locations are allowed.
-        option: Option that may replace the argument; with it, both can be omitted.
+        option: Option that may replace the argument; if there is one, the user may omit both.
     """
 
     help: str = "File, folder or fsspec URL."

@@ -218,7 +218,7 @@ def _fits(known: Field | None, found: Field, seen: Evidence) -> bool:
 
 
 def _fields_of_data_sets(client: Client, statement: str) -> dict[str, Field]:
-    """Return the fields with a shape of a statement's data sets; skip names that occur twice."""
+    """Return the shaped fields of a statement's data sets; skip names with different shapes."""
     words = {word.upper() for word in _WORD.findall(statement)}
     found: dict[str, Field] = {}
     twice = set()
