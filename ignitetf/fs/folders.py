@@ -2,7 +2,7 @@
 
 push, pull, checkpoints -> units -> **folders** -> store
 
-The state file `checkpoint` is TensorFlow's CheckpointState as text, which lists the checkpoints. Its
+The state file `checkpoint` is TensorFlow's CheckpointState as text. It lists the checkpoints. Its
 prefixes are relative to the copied folder; `base` is the directory of the state file in it.
 """
 

@@ -5,7 +5,8 @@ chunks can be found and reclaimed if it dies. A reader whose file stays open kee
 content, so that a replaced file can be read to its end. Leases hold times of the machines' clocks,
 which must therefore agree to within a few seconds.
 
-One daemon thread per file system in use renews all leases (a renewal is a "beat") and reclaims garbage.
+One daemon thread per file system in use renews all leases (a renewal is a "beat") and reclaims
+garbage.
 """
 
 from __future__ import annotations

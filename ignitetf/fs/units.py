@@ -11,11 +11,11 @@ push, pull, checkpoints -> **units** -> folders
 `.keras` is a zip archive, whose directory is at its end; `.h5` is HDF5, whose first block contains
 the length of the file; `saved_model.pb` is one Protocol Buffers message.
 
-The required sizes of TensorFlow's data files are read from the `.index`, without TensorFlow, so that
-checkpoints can be pushed from machines that lack it. The index is a table of sorted keys (LevelDB's
-format, `tensorflow/core/lib/io/table*.cc`): blocks with a checksum each, one block that points to the
-others, and a 48-byte footer that points to that one. The empty key holds a `BundleHeaderProto`; every
-other key holds a `BundleEntryProto` that locates one tensor
+The required sizes of TensorFlow's data files are read from the `.index`, without TensorFlow, so
+that checkpoints can be pushed from machines that lack it. The index is a table of sorted keys
+(LevelDB's format, `tensorflow/core/lib/io/table*.cc`): blocks with a checksum each, one block that
+points to the others, and a 48-byte footer that points to that one. The empty key holds a
+`BundleHeaderProto`; every other key holds a `BundleEntryProto` that locates one tensor
 (`tensorflow/core/protobuf/tensor_bundle.proto`).
 """
 

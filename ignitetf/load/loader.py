@@ -80,8 +80,8 @@ def load_dataset(
         index: Fields that get a SQL index; in the block layout, the fields of a slim table. If
             there are several tables, each takes the fields it has.
         limit: Number of rows to load; a second table gets all rows that belong to these.
-        bad_records: What to do with bad records of an iterable or a stream; other sources have their own
-            setting.
+        bad_records: What to do with bad records of an iterable or a stream; other sources have
+            their own setting.
         key: Field to use as the key, for mappings, streams and iterables.
         sql: Whether to create a SQL table; False creates a plain cache.
         origin: How the source was opened (`kind`, `options`), kept in the manifest so that `verify`

@@ -312,7 +312,7 @@ class Load:
         return journal.phase == "move"
 
     def _keep_distribution(self) -> None:
-        """Give a replacement the partitions and copies of the old cache, unless others are requested."""
+        """Keep the partitions and copies of the old cache, unless the options request others."""
         options = self.options
         partitions, backups = self.client.at_once(
             lambda: options.partitions or self.client.partition_count(self.name),

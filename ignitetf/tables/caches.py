@@ -227,7 +227,7 @@ def undone_if_interrupted(exists: Callable[[], bool], remove: Callable[[], None]
 def _create_from_template(
     client: Client, schema: Schema, name: str, spec: CacheSpec
 ) -> PartitionMap | None:
-    """Create a table; with Ignite's own number of partitions this works without templates as well."""
+    """Create a table; with Ignite's own number of partitions this works without templates too."""
     partitions = spec.partitions
     if partitions is None and spec.mode == "PARTITIONED":
         partitions = DEFAULT_PARTITIONS

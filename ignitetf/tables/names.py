@@ -117,7 +117,7 @@ def sql_with_suggestions(
 
 
 def suggested(client: Client, error: SqlError, statement: str) -> SqlError:
-    """Return the error of a statement with a hint that names the nearest table or column, if any."""
+    """Return the error of a statement, with a hint on the nearest table or column if any."""
     hint = _suggestion(client, error.message, statement)
     return error if hint is None else error.hinted(hint)
 

@@ -40,8 +40,8 @@ def each_node(
 def wait_dropped(client: Client, caches: Sequence[str]) -> None:
     """Wait until no node has a table of these caches, which were removed.
 
-    The node that drops a table answers before the others have done so, and they refuse a new table of
-    this name until then (Apache Ignite 2.17.0, by experiment: up to 0.6 s on a busy machine).
+    The node that drops a table answers before the others have dropped it. These refuse a new table
+    of this name until then (Apache Ignite 2.17.0, by experiment: up to 0.6 s on a busy machine).
     """
     if not caches:
         return

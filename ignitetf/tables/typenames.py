@@ -4,8 +4,9 @@ A cluster remembers a binary type forever, even after its last cache is gone, an
 the type of a field. So a table that is created again with other columns needs a new type name. So
 does a type whose name has the same hash as another's (`U8` and `SV`), because the hash is its id.
 
-A type must be registered (op 3003) before its first object is stored, so that SQL, pyignite and Java
-clients can find the names of its fields. Registering again is harmless; the cluster merges fields.
+A type must be registered (op 3003) before its first object is stored, so that SQL, pyignite and
+Java clients can find the names of its fields. Registering again is harmless; the cluster merges
+fields.
 
 Source: Apache Ignite 2.17.0, `ClientBinaryTypePutRequest`, `PlatformUtils.readBinaryMetadata`.
 """

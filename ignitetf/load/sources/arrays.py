@@ -5,8 +5,8 @@ arrays by name, .npz or .npy -> **fields, columns** -> Batch
 Members of an archive are read as parallel streams, a batch of records from each, so an archive may
 be larger than memory. Pickled objects are never loaded.
 
-The digits are those that ship with scikit-learn: 1,797 real images of 8 x 8, offline. Their split is
-one fixed permutation, so every load on every machine has the same rows.
+The digits ship with scikit-learn: 1,797 real images of 8 x 8, offline. Their split is one fixed
+permutation, so every load on every machine has the same rows.
 """
 
 from __future__ import annotations

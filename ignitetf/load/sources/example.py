@@ -6,11 +6,11 @@ An Example maps names to one of three lists: bytes, float32 or int64. The parser
 values; records of equal length that agree outside their values can then be read as one matrix.
 Neither protobuf nor TensorFlow is needed.
 
-The types of features (`FeatureSpec`) are declared, or inferred from the first records. A declared type
-is a dtype with an optional shape: `int64`, `float32[4]`, `float32[?,4]` (varying length), `string`
-(text), `bytes` (blob), `string[?]`, and `uint8[28,28,1]` for pixels packed into one bytes value. A `?`
-at the end allows it to be missing: `float32?`. `tf.io.FixedLenFeature` and `VarLenFeature` objects are
-accepted too.
+The types of features (`FeatureSpec`) are declared, or inferred from the first records. A declared
+type is a dtype with an optional shape: `int64`, `float32[4]`, `float32[?,4]` (varying length),
+`string` (text), `bytes` (blob), `string[?]`, and `uint8[28,28,1]` for pixels packed into one bytes
+value. A `?` at the end allows it to be missing: `float32?`. `tf.io.FixedLenFeature` and
+`VarLenFeature` objects are accepted too.
 
 Source: tensorflow/core/example/feature.proto; protobuf's encoding of wire types 0, 1, 2 and 5.
 """

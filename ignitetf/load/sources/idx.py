@@ -6,11 +6,11 @@ An IDX file consists of two zero bytes, a type code, the number of dimensions, e
 big-endian int32, and the elements in C order, big-endian. The header is checked against the file's
 length before the elements are read.
 
-MNIST is read from a folder, or downloaded once and verified. Downloads go into
-`IGNITETF_HOME/data/mnist` under a temporary name and are renamed only if their content has the pinned
-SHA-256. The checksums are those of the decompressed files, because mirrors compress them differently.
-Files in a folder that the user names are not compared with them: they may hold other data of the same
-layout (Fashion-MNIST).
+MNIST is read from a folder, or downloaded once and verified. Downloads are stored in
+`IGNITETF_HOME/data/mnist` under a temporary name and are renamed only if their content has the
+pinned SHA-256. The checksums are those of the decompressed files, because mirrors compress them
+differently. Files in a folder that the user names are not compared with them: they may hold other
+data of the same layout (Fashion-MNIST).
 """
 
 from __future__ import annotations
