@@ -26,6 +26,7 @@ __all__ = [
     "is_loopback",
     "limits_of_environment",
     "split_address",
+    "truth",
 ]
 
 DEFAULT_ADDRESS = "127.0.0.1:10800"
@@ -263,7 +264,7 @@ def _converted(name: str, value: Any) -> tuple[str, Any]:
     if name not in known:
         raise ConfigError(f"unknown setting {name!r}", hint=f"known: {', '.join(sorted(known))}")
     if name in ("tls", "tls_insecure"):
-        return name, _switch(name, value)
+        return name, truth(name, value)
     if name.endswith("_timeout_s"):
         return name, _number(name, value)
     if name == "ahead_bytes":
@@ -394,7 +395,16 @@ def _read_secret(path: str) -> str:
         raise ConfigError(f"password file {path}: cannot be read") from error
 
 
-def _switch(name: str, value: Any) -> bool:
+def truth(name: str, value: Any) -> bool:
+    """Return the meaning of `true`, `yes`, `on`, `1` and their opposites, in any case.
+
+    Args:
+        name: Where the value comes from, for the error.
+        value: A bool or a text.
+
+    Raises:
+        ConfigError: It is neither.
+    """
     if isinstance(value, bool):
         return value
     text = str(value).strip().lower()

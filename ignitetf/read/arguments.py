@@ -20,7 +20,7 @@ from ignitetf.read.divide import count_rows, survey
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
 from ignitetf.read.scan_order import Even, OrderName, ScanOrder, Shard, whole_argument
-from ignitetf.settings import Settings
+from ignitetf.settings import Settings, truth
 
 __all__ = [
     "DEFAULT_HOST",
@@ -43,30 +43,27 @@ __all__ = [
 ]
 
 DEFAULT_HOST, DEFAULT_PORT = "localhost", 10800
-# The accepted values of IGNITE_DATASET_LOCAL.
-_TRUTH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
-    ("", "0", "false", "no", "off"), False
-)
 _LABELS = ("label", "class", "target", "y")
 
 
 def with_environment(**given: Any) -> dict[str, Any]:
     """Return the arguments, overridden by any `IGNITE_DATASET_*` variables."""
     for name in given:
-        text = os.environ.get(f"IGNITE_DATASET_{name.upper()}")
+        variable = f"IGNITE_DATASET_{name.upper()}"
+        text = os.environ.get(variable)
         if text is None:
             continue
         try:
             if name in ("port", "part", "page_size"):
                 given[name] = int(text)
             elif name == "local":
-                given[name] = _TRUTH[text.strip().lower()]
+                given[name] = bool(text) and truth(variable, text)
             else:
                 given[name] = text
-        except (ValueError, KeyError) as error:
+        except (ValueError, ConfigError) as error:
             wanted = "true or false" if name == "local" else "a number"
             raise ConfigError(
-                f"IGNITE_DATASET_{name.upper()}={text!r} is not {wanted}",
+                f"{variable}={text!r} is not {wanted}",
                 hint="the variable overrides the argument; change it, or unset it",
             ) from error
     return given

@@ -154,14 +154,14 @@ def placed(
         return position, order
     if mine["row_bytes"] is not None:
         order = replace(order, row_bytes=_row_bytes(state["row_bytes"]))
-    is_other = any(n != shard.count for n, _ in position.chain)
-    if is_other and not order.known and reader.counts_are_exact:
+    has_other_workers = any(n != shard.count for n, _ in position.chain)
+    if has_other_workers and not order.known and reader.counts_are_exact:
         counts = tuple(reader.partition_counts(order.partitions))
         order = replace(order, counts=counts, known=True)
     if order.known:
         order.pieces(position.chain, shard)  # refuses a place beyond the end
         return position, order
-    if is_other:
+    if has_other_workers:
         raise ConfigError(
             "the rows of each partition are not known (where=, nulls='drop'): a state fits the same"
             " number of workers only",

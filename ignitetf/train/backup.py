@@ -18,10 +18,11 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any, Final, Literal
 
-from ignitetf.errors import ConfigError, MissingExtra
+from ignitetf.errors import ConfigError
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.dataset import IgniteDataset
 from ignitetf.read.tf.iteration import Steps
+from ignitetf.read.tf.library import tf
 from ignitetf.train.checkpoint import (
     BackgroundCheckpoint,
     is_unfinished,
@@ -29,11 +30,6 @@ from ignitetf.train.checkpoint import (
     variables_of,
 )
 from ignitetf.train.step_rows import StepRows
-
-try:
-    import tensorflow as tf
-except ImportError as error:
-    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
 
 __all__ = ["BackupAndRestore"]
 

@@ -14,12 +14,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from ignitetf.errors import MissingExtra
-
-try:
-    import tensorflow as tf
-except ImportError as error:
-    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
+from ignitetf.read.tf.library import tf
 
 __all__ = ["BackgroundCheckpoint", "is_unfinished", "remove_entries", "variables_of"]
 

@@ -11,17 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import ConfigError, MissingExtra
+from ignitetf.errors import ConfigError
 from ignitetf.read.scan_order import Position
 from ignitetf.read.tf.dataset import IgniteDataset
+from ignitetf.read.tf.library import tf
 from ignitetf.read.tf.tensors import counted, rebatched
 from ignitetf.train.row_numbers import RowNumbers, check_size
 from ignitetf.wire.buffers import BufferPool
-
-try:
-    import tensorflow as tf
-except ImportError as error:
-    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
 
 __all__ = ["DeviceResident"]
 

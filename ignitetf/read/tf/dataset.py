@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ignitetf.errors import ConfigError, IgniteTFError, MissingExtra
+from ignitetf.errors import ConfigError, IgniteTFError
 from ignitetf.read.arguments import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -29,6 +29,7 @@ from ignitetf.read.rows import EpochRows, Epochs, open_rows
 from ignitetf.read.scan_order import WINDOW_BYTES, Even, OrderName, whole_argument
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.iteration import OwnDataset, Steps, for_tensorflow
+from ignitetf.read.tf.library import tf
 from ignitetf.read.tf.tensors import (
     EagerElements,
     Form,
@@ -41,11 +42,6 @@ from ignitetf.read.tf.tensors import (
 from ignitetf.settings import Settings
 from ignitetf.wire.buffers import BufferPool
 from ignitetf.wire.columns import Batch
-
-try:
-    import tensorflow as tf
-except ImportError as error:
-    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
 
 __all__ = ["IgniteDataset"]
 

@@ -19,12 +19,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NoReturn
 
-from ignitetf.errors import ConfigError, IgniteTFError, MissingExtra
-
-try:
-    import tensorflow as tf
-except ImportError as error:
-    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
+from ignitetf.errors import ConfigError, IgniteTFError
+from ignitetf.read.tf.library import tf
 
 __all__ = ["OwnDataset", "Steps", "for_tensorflow", "own_errors"]
 

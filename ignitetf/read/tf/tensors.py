@@ -28,7 +28,7 @@ import numpy as np
 
 from ignitetf._core._native import register_strings
 from ignitetf._core.tensorflow import library_in
-from ignitetf.errors import IgniteTFError, MissingExtra
+from ignitetf.errors import IgniteTFError
 from ignitetf.read.arguments import label_of
 from ignitetf.read.export import (
     DenseNode,
@@ -42,13 +42,9 @@ from ignitetf.read.options import PAGE_BYTES
 from ignitetf.read.rows import Batches, EpochRows
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.iteration import Steps, for_tensorflow
+from ignitetf.read.tf.library import tf
 from ignitetf.wire.buffers import ALIGNMENT, BufferPool, address_of
 from ignitetf.wire.columns import Batch
-
-try:
-    import tensorflow as tf
-except ImportError as error:
-    raise MissingExtra.of("datasets and callbacks need TensorFlow", "tensorflow", error) from error
 
 __all__ = [
     "EagerElements",
