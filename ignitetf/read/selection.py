@@ -334,7 +334,7 @@ class Selection:
             if not can:
                 raise ConfigError(
                     "the cluster does not take SQL by partition, where= cannot be used",
-                    hint="Apache Ignite 2.13 or newer is needed for where=",
+                    hint="Apache Ignite 2.10 or newer is needed for where=",
                 )
         else:
             self.check_whole(client)

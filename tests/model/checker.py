@@ -40,6 +40,7 @@ from ignitetf.net.client import connect
 from ignitetf.read.divide import list_splits, make_splits
 from ignitetf.tables.catalog import SEPARATOR, catalog
 from ignitetf.tables.removal import clear_cache, drop_cache
+from ignitetf.wire.codes import Feature
 
 NAMES = ("A", "B")
 STEPS = 25
@@ -132,6 +133,8 @@ class Run:
         self.sets = {name: DataSet() for name in NAMES}
         self.generation = 0
         self.client = self.connected()
+        with self.client.channel() as channel:
+            self.by_partition = bool(channel.features & Feature.QUERY_PARTITIONS_BATCH_SIZE)
         self.log = []
 
     def connected(self):
@@ -433,7 +436,7 @@ class Run:
             return self.split_epoch(known, self.full(name), asked)
         policy = choice.choice(["error", "warn"])
         shards, batch = choice.choice([1, 1, 2, 3]), choice.choice([1, 7, 64, 1000])
-        if known.options["layout"] == "blocks" and "where" in asked:
+        if "where" in asked and (known.options["layout"] == "blocks" or not self.by_partition):
             return self.refused_where(name, asked)
         full, found = self.full(name), []
         opened = [
@@ -448,7 +451,7 @@ class Run:
         return f"{asked} {shards} {batch}"
 
     def refused_where(self, name, asked):
-        """Blocks have no rows that the node could select; whatever is read is right."""
+        """Blocks, and nodes before 2.10, have no rows to select; whatever is read is right."""
         try:
             rows = open_rows(self.full(name), client=self.client, shard=(0, 1), **asked)
             found = self.all_rows(rows)
