@@ -105,6 +105,7 @@ class WorkerStatus:
         rows_per_s: Rows per second since the previous heartbeat; over the whole run, once it has
             ended.
         wait: Share of that time spent waiting for data, 0 to 1.
+        retries: How often its reads continued after a failure.
         places: Bytes by their origin.
         epochs: For each epoch read: data set, epoch, shard, rows, sum of the keys' hashes.
     """
@@ -120,6 +121,7 @@ class WorkerStatus:
     rows: int = 0
     rows_per_s: float = 0.0
     wait: float = 0.0
+    retries: int = 0
     places: dict[str, int] = field(default_factory=dict)
     epochs: tuple[dict[str, Any], ...] = ()
 

@@ -59,6 +59,7 @@ def _facts(now: Snapshot) -> dict[str, Any]:
     """Return the totals under the names used in the status of a worker."""
     return {
         "rows": now.rows,
+        "retries": now.retries,
         "places": {place: amount.nbytes for place, amount in now.places.items()},
         "epochs": [
             {**asdict(one.of), "rows": one.rows, "checksum": one.checksum, "ended": one.ended}

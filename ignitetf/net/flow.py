@@ -154,6 +154,7 @@ class Flow:
 
     Attributes:
         origins: The node that each lane reads from, by the number of the lane.
+        retries: How often a lane continued after a failure.
     """
 
     def __init__(
@@ -189,6 +190,7 @@ class Flow:
         self._lanes = 0
         self._process = os.getpid()
         self.origins: dict[int, Origin] = {}
+        self.retries = 0
 
     def groups(self) -> Generator[tuple[int, int, Any, tuple[Any, ...], bytes], None, None]:
         """Yield the groups of rows in order, as `Landing.take` returns them.
@@ -334,6 +336,8 @@ class Flow:
         if wait is None:
             raise error
         log.warning("%s: %s; reading again in %.1f s", self._name, error, wait)
+        with self._lock:
+            self.retries += 1
         self._stopped.wait(wait)
 
     def _reset(self, units: Sequence[int]) -> None:

@@ -29,7 +29,7 @@ from ignitetf.net.window import LEAST_BYTES
 from ignitetf.read.keys import RecordContext
 from ignitetf.read.landing import Left, RowLayout
 from ignitetf.read.selection import Selection
-from ignitetf.read.usage import add_read, add_wait
+from ignitetf.read.usage import add_read, add_retries, add_wait
 from ignitetf.threads import Beside
 from ignitetf.wire.buffers import ALIGNED_ROWS
 from ignitetf.wire.codes import OpCode
@@ -101,6 +101,7 @@ class Reading(abc.ABC):
         self._type_id = stored.type_id
         self._fetching: Beside | None = None
         self._counted = 0  # units whose rows were counted
+        self._retries = 0  # of the flow, as counted so far
 
     def _groups(
         self, plan: Plan, landing: Landing, retry_s: float | None = None
@@ -118,8 +119,9 @@ class Reading(abc.ABC):
             while True:
                 begin = time.monotonic()
                 taken = next(groups, None)
-                add_wait(time.monotonic() - begin)
+                add_wait(reader.name, time.monotonic() - begin)
                 self._count(plan.units, flow)
+                self._add_retries(flow)
                 if taken is None:
                     break
                 number = taken[0] // self._rows
@@ -199,13 +201,20 @@ class Reading(abc.ABC):
             yield
         finally:
             self._add_usage(units[self._counted :], flow)
+            self._add_retries(flow)
 
     def _add_usage(self, units: NDArray[Any], flow: Flow) -> None:
         for lane in set(units["lane"].tolist()):
             own = units[units["lane"] == lane]
             if own["nbytes"].any():
                 rows = round(int(own["done"].sum()) * self._reader.block_rows)
-                add_read(flow.origins.get(lane), rows, int(own["nbytes"].sum()))
+                add_read(self._reader.name, flow.origins.get(lane), rows, int(own["nbytes"].sum()))
+
+    def _add_retries(self, flow: Flow) -> None:
+        """Count the retries of the flow since the last call."""
+        if retries := flow.retries - self._retries:
+            self._retries += retries
+            add_retries(self._reader.name, retries)
 
     def _compare(self, first: int, ended: NDArray[Any]) -> None:  # noqa: B027 (keys have nothing)
         """Compare the ended units, the first of which is number `first`, with what is known."""

@@ -1,6 +1,6 @@
 """Usage figures of the readers of this process: sources, waiting times and checksums of keys.
 
-reading, rows -> **usage** -> heartbeats of a job, its audit
+reading, rows -> **usage** -> heartbeats of a job, its audit, `ignitetf.metrics`
 
 The counters are updated per request and per batch, never per row, for all data sets that this
 process reads. Two snapshots give the rates between them. A worker process of a loader has its own
@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Generator
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -33,10 +35,12 @@ from ignitetf.wire.schema import Schema
 
 __all__ = [
     "Amount",
+    "DataSetUsage",
     "Epoch",
     "Iteration",
     "Snapshot",
     "add_read",
+    "add_retries",
     "add_wait",
     "counted",
     "keys_sum",
@@ -47,6 +51,8 @@ __all__ = [
 _KEPT: Final = 64
 _SALT: Final = 0x9E3779B97F4A7C15
 _MASK: Final = (1 << 64) - 1
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,8 @@ class Iteration:
         rows: Number of rows returned to the consumer so far.
         checksum: `keys_sum` of their keys; None outside a job, and for rows without keys.
         ended: Whether all rows of the shard were returned.
+        wait_s: Seconds in which the consumer waited for these rows.
+        seconds: Seconds from the first request to the latest batch.
     """
 
     number: int
@@ -105,6 +113,25 @@ class Iteration:
     rows: int = 0
     checksum: int | None = None
     ended: bool = False
+    wait_s: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class DataSetUsage:
+    """What was read of one data set.
+
+    Attributes:
+        name: Name of the data set or cache.
+        wait_s: Seconds in which consumers waited for its rows.
+        retries: How often a read continued after a failure.
+        nodes: Rows and bytes received from each node.
+    """
+
+    name: str
+    wait_s: float = 0.0
+    retries: int = 0
+    nodes: tuple[Amount, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,25 +143,49 @@ class Snapshot:
         nbytes: Bytes of the answers.
         wait_s: Seconds in which consumers waited for rows. A thread that reads ahead, for `tf.data`
             or `to_device`, counts as a consumer.
-        nodes: Rows and bytes received from each node.
+        retries: How often reads continued after a failure.
+        data_sets: The same figures for each data set, in the order in which they were first read.
         iterations: The latest iterations, in the order in which they began.
     """
 
     rows: int = 0
     nbytes: int = 0
     wait_s: float = 0.0
-    nodes: tuple[Amount, ...] = ()
+    retries: int = 0
+    data_sets: tuple[DataSetUsage, ...] = ()
     iterations: tuple[Iteration, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Amount, ...]:
+        """Rows and bytes received from each node, for all data sets."""
+        found: dict[tuple[str | None, Place], Amount] = {}
+        for one in itertools.chain.from_iterable(each.nodes for each in self.data_sets):
+            so_far = found.get((one.node, one.place), Amount(one.node, one.place))
+            found[one.node, one.place] = _sum(so_far, one)
+        return tuple(found.values())
 
     @property
     def places(self) -> dict[Place, Amount]:
         """Rows and bytes received from all nodes of each place."""
         found: dict[Place, Amount] = {}
         for one in self.nodes:
-            so_far = found.get(one.place, Amount(None, one.place))
-            rows, nbytes = so_far.rows + one.rows, so_far.nbytes + one.nbytes
-            found[one.place] = Amount(None, one.place, rows, nbytes)
+            found[one.place] = _sum(found.get(one.place, Amount(None, one.place)), one)
         return found
+
+
+def _sum(first: Amount, second: Amount) -> Amount:
+    """Return the first amount with the rows and bytes of both."""
+    rows, nbytes = first.rows + second.rows, first.nbytes + second.nbytes
+    return replace(first, rows=rows, nbytes=nbytes)
+
+
+@dataclass
+class _DataSetCounter:
+    """The counters of one data set."""
+
+    wait_s: float = 0.0
+    retries: int = 0
+    origins: dict[Origin, Amount] = field(default_factory=dict)
 
 
 class _Counter:
@@ -142,8 +193,7 @@ class _Counter:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.wait_s = 0.0
-        self.origins: dict[Origin, tuple[int, int]] = {}
+        self.data_sets: dict[str, _DataSetCounter] = {}
         self.iterations: deque[Iteration] = deque(maxlen=_KEPT)
         self.numbers = itertools.count(1)
 
@@ -160,21 +210,33 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_anew)
 
 
-def add_read(origin: Origin | None, rows: int, nbytes: int) -> None:
+@contextlib.contextmanager
+def _counter_of(name: str) -> Iterator[_DataSetCounter]:
+    """Hold the lock, and yield the counter of a data set."""
+    counter = _counter
+    with counter.lock:
+        yield counter.data_sets.setdefault(name, _DataSetCounter())
+
+
+def add_read(name: str, origin: Origin | None, rows: int, nbytes: int) -> None:
     """Count rows that were received from a node; `origin` is None if nothing was received."""
     if origin is None:
         return
-    counter = _counter
-    with counter.lock:
-        before = counter.origins.get(origin, (0, 0))
-        counter.origins[origin] = before[0] + rows, before[1] + nbytes
+    with _counter_of(name) as counter:
+        so_far = counter.origins.get(origin, Amount(*origin))
+        counter.origins[origin] = _sum(so_far, Amount(*origin, rows, nbytes))
 
 
-def add_wait(seconds: float) -> None:
+def add_wait(name: str, seconds: float) -> None:
     """Count seconds in which a consumer waited for rows."""
-    counter = _counter
-    with counter.lock:
+    with _counter_of(name) as counter:
         counter.wait_s += seconds
+
+
+def add_retries(name: str, retries: int) -> None:
+    """Count reads that continued after a failure."""
+    with _counter_of(name) as counter:
+        counter.retries += retries
 
 
 def counted(
@@ -199,16 +261,37 @@ def counted(
         with counter.lock:
             iteration = Iteration(next(counter.numbers), epoch, 0, None if schema is None else 0)
             counter.iterations.append(iteration)
+        begin = asked = time.monotonic()
         for batch in batches:
+            now = time.monotonic()
             checksum = None
             if schema is not None and batch.key is not None:
                 assert iteration.checksum is not None
                 checksum = (iteration.checksum + keys_sum(marks_of(schema, batch.key))) & _MASK
             so_far = iteration.rows + len(batch)
-            iteration = replace(iteration, rows=so_far, checksum=checksum, ended=so_far == rows)
+            iteration = replace(
+                iteration, rows=so_far, checksum=checksum, ended=so_far == rows,
+                wait_s=iteration.wait_s + now - asked, seconds=now - begin,
+            )  # fmt: skip
             _put(counter, iteration)
+            if iteration.ended:
+                _log_end(iteration)
             yield batch
-        _put(counter, replace(iteration, ended=True))
+            asked = time.monotonic()
+        if not iteration.ended:
+            iteration = replace(iteration, ended=True)
+            _put(counter, iteration)
+            _log_end(iteration)
+
+
+def _log_end(iteration: Iteration) -> None:
+    """Log the rows of a whole iteration, and the share of its time that its consumer waited."""
+    of, seconds = iteration.of, iteration.seconds
+    share = iteration.wait_s / seconds if seconds else 0.0
+    log.info(
+        "%s: epoch %d, shard %d of %d: %d rows in %.1f s, wait %.0f %%",
+        of.cache, of.epoch, of.shard[0], of.shard[1], iteration.rows, seconds, 100 * share,
+    )  # fmt: skip
 
 
 def _put(counter: _Counter, iteration: Iteration) -> None:
@@ -233,8 +316,17 @@ def snapshot() -> Snapshot:
     """Return all counters of this process; `dataclasses.asdict` converts them for JSON."""
     counter = _counter
     with counter.lock:
-        origins = dict(counter.origins)
-        wait_s, iterations = counter.wait_s, tuple(counter.iterations)
-    nodes = tuple(Amount(*origin, *amount) for origin, amount in origins.items())
-    rows, nbytes = sum(one.rows for one in nodes), sum(one.nbytes for one in nodes)
-    return Snapshot(rows, nbytes, wait_s, nodes, iterations)
+        data_sets = tuple(
+            DataSetUsage(name, own.wait_s, own.retries, tuple(own.origins.values()))
+            for name, own in counter.data_sets.items()
+        )
+        iterations = tuple(counter.iterations)
+    nodes = [amount for each in data_sets for amount in each.nodes]
+    return Snapshot(
+        rows=sum(one.rows for one in nodes),
+        nbytes=sum(one.nbytes for one in nodes),
+        wait_s=sum(each.wait_s for each in data_sets),
+        retries=sum(each.retries for each in data_sets),
+        data_sets=data_sets,
+        iterations=iterations,
+    )

@@ -192,7 +192,7 @@ def test_small_partitions_of_several_nodes_are_read_in_order(cluster, monkeypatc
         every = (i.batch for p in parts for i in rows.reader.batches([p]))
         alone = [batch.key.values for batch in every if batch is not None]
         monkeypatch.setattr(Flow, "_lane", noted)
-        before = {one.node: one.rows for one in snapshot().nodes}
+        before, retries = {one.node: one.rows for one in snapshot().nodes}, snapshot().retries
         found = []
         for batch in rows.batches(200):
             found.append(batch["key"].copy())
@@ -206,6 +206,7 @@ def test_small_partitions_of_several_nodes_are_read_in_order(cluster, monkeypatc
     np.testing.assert_array_equal(np.concatenate(found), np.concatenate(alone))
     assert bool(lost) == bool(share)
     assert sum(delivered) == ROWS
+    assert (snapshot().retries > retries) == bool(lost)
     assert sum(rows > ROWS // 6 for rows in delivered) == 3
 
 

@@ -45,6 +45,7 @@ LAYERS = (
         {"export"},
         {"grain"},
         {"jobs"},
+        {"metrics"},
         {"torch"},
         {"train"},
     ),
