@@ -18,12 +18,13 @@ from typing import Any, Literal
 import numpy as np
 
 from ignitetf.errors import ConfigError, LoadInterrupted, SchemaError, SourceError
-from ignitetf.load.sources.base import Source
+from ignitetf.load.sources.base import SPLIT, Source
 from ignitetf.load.writer import Totals
 from ignitetf.net.client import Client
 from ignitetf.net.common import Question
 from ignitetf.tables.catalog import SEPARATOR, Manifest, catalog
 from ignitetf.tables.names import quoted
+from ignitetf.tables.splits import by_values
 from ignitetf.tables.storage import LoadFacts, Origin, Storage, index_table
 from ignitetf.tables.texts import json_text
 from ignitetf.wire.codes import TypeCode
@@ -205,6 +206,7 @@ def manifest_of(journal: Journal, source: Source) -> Manifest:
         skipped=journal.skipped,
         nbytes=journal.nbytes,
         index=index_table(journal.cache) if journal.storage.has_slim_table else None,
+        splits=(by_values(source.split_names, SPLIT),) if source.split_names else (),
         options=facts,
     )
 
@@ -213,13 +215,14 @@ def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) ->
     """Return the manifest that replaces the old one after a load of this mode.
 
     The splits stay: a row that is loaded again under its key is in the split it was in. Only splits
-    balanced by a field that a replacement lacks are removed.
+    balanced by a field that a replacement lacks are removed, and those that the files make anew.
     """
     if old is None:
         return new
     fields = {f.name for f in new.schema.fields if f in old.schema.fields}
-    splits = tuple(s for s in old.splits if s.by is None or s.by in fields)
-    new = replace(new, splits=splits)
+    made = {name for each in new.splits for name in each.names}
+    kept = [s for s in old.splits if (s.by is None or s.by in fields) and not made & set(s.names)]
+    new = replace(new, splits=(*new.splits, *kept))
     if mode != "append":
         return replace(new, version=old.version + 1)
     counts: tuple[int, ...] = ()

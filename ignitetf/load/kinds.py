@@ -14,6 +14,8 @@ __all__ = ["KINDS", "Location", "Option", "SourceKind", "Split"]
 
 # One part of a data set, such as `train`.
 Split = Literal["train", "test"]
+# What the first row of a CSV file is.
+Header = Literal["row", "none"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,16 @@ _CHANNELS: Final = Option("--channels", "Of pixels: 1 grey, 3 RGB, 4 RGBA.", 3, 
 _TABLE_COLUMNS: Final = (
     Option("--columns", "Columns of the table to load [default: all].", metavar="A,B,..."),
     Option("--rename", "New names of columns.", metavar="OLD=NEW,..."),
+)
+_SPLIT: Final = Option(
+    "--split",
+    "Only files of this split, as train-*.parquet [default: all, in the column SPLIT].",
+    metavar="NAME",
+)
+_ENCODING: Final = Option(
+    "--encoding",
+    "Encoding of the text, such as latin-1 [default: UTF-8, or as its byte order mark says].",
+    metavar="NAME",
 )
 
 KINDS: Final[dict[str, SourceKind]] = {
@@ -179,7 +191,7 @@ KINDS: Final[dict[str, SourceKind]] = {
     "csv": SourceKind(
         "csvfile",
         "csv",
-        "Load CSV files with a heading.",
+        "Load CSV files.",
         "cells.csv --cache CELLS --key CELL_ID",
         _FILES,
         (
@@ -192,6 +204,21 @@ KINDS: Final[dict[str, SourceKind]] = {
             ),
             Option("--delimiter", "Between columns.", ","),
             *_TABLE_COLUMNS,
+            Option(
+                "--header",
+                "What the first row is: headings (row) or a record (none).",
+                type=Header,
+            ),
+            Option("--names", "Names of the columns, with --header none.", metavar="A,B,..."),
+            _ENCODING,
+            Option("--decimal", "Mark before the fraction of a number.", "."),
+            Option("--thousands", "Mark between groups of three digits [default: none]."),
+            Option(
+                "--null",
+                "Further spellings of a missing value, in all columns, such as ?.",
+                metavar="WORD,...",
+            ),
+            _SPLIT,
         ),
     ),
     "parquet": SourceKind(
@@ -200,7 +227,23 @@ KINDS: Final[dict[str, SourceKind]] = {
         "Load Parquet files.",
         "part-1.parquet part-2.parquet --cache CELLS",
         _FILES,
-        (_KEY,),
+        (_KEY, *_TABLE_COLUMNS, _SPLIT),
+    ),
+    "arrow": SourceKind(
+        "ipc",
+        "arrow",
+        "Load Arrow files: IPC files (Feather) and IPC streams.",
+        "cells.arrow --cache CELLS",
+        _FILES,
+        (_KEY, *_TABLE_COLUMNS, _SPLIT),
+    ),
+    "jsonl": SourceKind(
+        "jsonfile",
+        "jsonl",
+        "Load JSON files: an object a line (JSON Lines), or an array of objects.",
+        "cells.jsonl --cache CELLS --columns ID,NAME",
+        _FILES,
+        (_KEY, *_TABLE_COLUMNS, _ENCODING, _SPLIT),
     ),
     "tfrecord": SourceKind(
         "tfrecord",

@@ -32,7 +32,15 @@ from ignitetf.wire.columns import Column, Dense, Runs
 from ignitetf.wire.datatypes import INTEGERS
 from ignitetf.wire.schema import Field
 
-__all__ = ["ALL_BUT", "Division", "balanced", "can_balance", "divided", "fold_fractions"]
+__all__ = [
+    "ALL_BUT",
+    "Division",
+    "balanced",
+    "by_values",
+    "can_balance",
+    "divided",
+    "fold_fractions",
+]
 
 ALL_BUT: Final = "-"
 _NAME: Final = re.compile(r"[^\W\d][\w.-]*")
@@ -177,6 +185,19 @@ def divided(fractions: Mapping[str, Any], seed: int = 0, by: str | None = None) 
     exact = [part / total for part in exact]
     bounds = tuple(int(end * _PLACES) for end in itertools.accumulate(exact[:-1]))
     return Division(tuple(fractions), tuple(exact), bounds, seed, by)
+
+
+def by_values(names: Sequence[str], by: str) -> Division:
+    """Return the division in which each part has the rows with its name in a field.
+
+    Rows with another value of the field, such as appended ones, are divided in equal shares.
+    """
+    whole = divided({name: Fraction(1, len(names)) for name in names}, by=by)
+    last = len(names) - 1
+    values = tuple(
+        (name, (0,) * number + (_PLACES,) * (last - number)) for number, name in enumerate(names)
+    )
+    return replace(whole, values=values)
 
 
 def fold_fractions(count: int) -> dict[str, Fraction]:

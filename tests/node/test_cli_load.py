@@ -247,7 +247,7 @@ BAD_TABLES = {
     "ragged": "a,b\n1,2\n3\n",
     # In the third block, of 4 MiB each.
     "types half-way": "a,b\n" + f"1,{'t' * 1000}\n" * 12_000 + "x,t\n",
-    "no identifiers": "a b,1c\n1,2\n",
+    "no heading": "1,2\n1,2\n",
     "one name twice": "a,A\n1,2\n",
     "empty": "",
     "not UTF-8": b"a,b\n\xff\xfe,1\n",

@@ -79,6 +79,8 @@ def same(left: dict[str, list], right: dict[str, list]) -> bool:
 def _equal(a: object, b: object) -> bool:
     if a is None or b is None:
         return a is b
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_equal, a, b))
     return bool(np.array_equal(a, b))
 
 

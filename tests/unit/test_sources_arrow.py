@@ -196,7 +196,6 @@ REFUSED = {
     "duration": pa.array([1], pa.duration("s")),
     "interval": pa.array([pa.MonthDayNano([1, 2, 3])]),
     "union": pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]),
-    "list<": pa.array([[[1], [2, 3]]]),
     "struct<>": pa.array([{}], pa.struct([])),
     "'1st'": pa.array([{"1st": 1}]),
     "acme.money": pa.array([5]),

@@ -164,16 +164,16 @@ def test_bad_rows_are_skipped_and_leave_holes(tmp_path):
     ("content", "words"),
     [
         (b"", "Empty CSV"),
-        (b"a b,c\n1,2\n", "'A B' is not a SQL identifier"),
-        (b"1,2\n3,4\n", "not a SQL identifier"),
-        (b"a,A\n1,2\n", "two columns are called 'A'"),
+        (b"a b,a-b\n1,2\n", "two columns are called alike: 'a b' and 'a-b' are both 'A_B'"),
+        (b"1,2\n3,4\n", "the heading '1' is a number"),
+        (b"a,A\n1,2\n", "two columns are called alike: 'a' and 'A' are both 'A'"),
         (b"a,b\n\xff\xfe,1\n", "row 2: column A"),
         (b'a,b\n"1,2\n' + b"3,4\n" * 3_000_000, "a row of more than|too large"),
         (b'a,b\n1,2\n3,"4\n5,6\n', "row 3: its quote never ends"),
         (b'a,b\n1,2\n3,"4', "row 3: its quote never ends"),
         (b"a,_val\n1,2\n", "'_VAL': every table of Ignite already has"),
-        ("a,b\n1,2\n".encode("utf-16"), "the text is UTF-16"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "SQL identifier"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "UTF-16 without a byte order mark"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "is not UTF-8"),
         (gzip.compress(b"a,b\n1,2\n")[:-9], "end-of-stream"),
     ],
     ids=[
@@ -205,9 +205,9 @@ def test_refused_csv(tmp_path, content, words):
     [
         (b"a;b\n1;2\n", "--delimiter ';'"),
         (b"a\tb\n1\t2\n", r"--delimiter $'\t'"),
-        (b",a\n0,1\n", "--rename OLD=NEW"),
+        (b"a,1.5\n0,1\n", "--header none"),
     ],
-    ids=["semicolons", "tabs", "an index without a name"],
+    ids=["semicolons", "tabs", "a record"],
 )
 def test_a_refused_heading_has_a_way_out(tmp_path, content, way_out):
     path = tmp_path / "x.csv"
@@ -215,9 +215,6 @@ def test_a_refused_heading_has_a_way_out(tmp_path, content, way_out):
     with pytest.raises(SourceError) as caught:
         open_source("csv", path)
     assert way_out in caught.value.hint
-    if content[:1] == b",":
-        assert everything(open_source("csv", path, rename="=idx"))["IDX"] == [0]
-        assert "IDX" not in open_source("csv", path, columns="a").schema.names
 
 
 def test_hexadecimal_numbers_stay_what_they_are(tmp_path):
@@ -476,9 +473,8 @@ def test_refused_parquet(tmp_path):
         assert "\n" not in str(caught.value)
 
     refused("no Ignite type stores struct", {"a": pa.array([{"b c": 1}])})
-    refused("no Ignite type stores list", {"a": pa.array([[[1]]])})
     refused("a null inside a list", {"a": pa.array([[1, None]])})
-    refused("not a SQL identifier", {"a-b": pa.array([1])})
+    refused("'_VAL': every table of Ignite", {"_val": pa.array([1])})
     refused("not in range", {"a": pa.array([2**63], pa.uint64())})
     refused("out of bounds", {"a": pa.array([2**60], pa.timestamp("us"))})
     for name, content in (("cut", b"PAR1"), ("empty", b""), ("text", b"hello" * 99)):

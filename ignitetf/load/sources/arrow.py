@@ -11,6 +11,7 @@ never truncated; one that does not fit is an error.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -84,9 +85,7 @@ def _list_field(pa: Any, plain: Any, column: str) -> Field:
         shape, kind = (*shape, kind.list_size), kind.value_type
     if (dtype := _number_dtype(pa, kind)) is not None:
         return stored_field(name, dtype, shape, nullable=nullable)
-    if len(shape) > 1 or _is_list(types, kind):
-        raise refusal(column, plain.type)
-    if _is_text(types, kind):
+    if len(shape) == 1 and _is_text(types, kind):
         return Field(name, TypeCode.STRING_ARRAY, BYTES, (None,), nullable)
     item = _field(pa, plain.type.value_field.with_name("item"), column)
     code = LIST_OF.get(item.type, TypeCode.COLLECTION)
@@ -103,18 +102,23 @@ def _is_text(types: Any, arrow_type: Any) -> bool:
     return any(getattr(types, f"is_{name}")(arrow_type) for name in names)
 
 
-def marked_field(arrow: Any) -> Field:
-    """Return the field of a table's column: from the notes of an export, otherwise a new one."""
+def marked_field(arrow: Any, name: str | None = None) -> Field:
+    """Return the field of a table's column: from the notes of an export, otherwise a new one.
+
+    Args:
+        arrow: The column.
+        name: Name of the field; None for the column's in upper case.
+    """
     pa = import_pyarrow("tables")
     arrow = plain_field(arrow)
-    found = _field(pa, arrow.with_name(arrow.name.upper()), arrow.name)
+    found = _field(pa, arrow.with_name(name or arrow.name.upper()), arrow.name)
     try:
         noted = Field.from_json(json.loads((arrow.metadata or {})[FIELD_METADATA]))
     except (KeyError, ValueError, SchemaError):
         return found
     size = arrow.type.byte_width if pa.types.is_fixed_size_binary(arrow.type) else None
     # Another tool may have changed the column and kept the metadata.
-    same = noted.name.upper() == found.name and _stands_for(noted, found, size)
+    same = noted.name.upper() == arrow.name.upper() and _stands_for(noted, found, size)
     return replace(noted, name=found.name, nullable=found.nullable) if same else found
 
 
@@ -197,7 +201,7 @@ def arrow_column(field: Field, array: Any) -> Column:
     if field.type == TypeCode.STRING_ARRAY:
         return _lists(Field(field.name, TypeCode.STRING, BYTES), array, valid)
     if field.ragged:
-        return _lists(field_for(field.name, field.dtype), array, valid)
+        return _ragged(pa, field, array, valid)
     if field.shape and pa.types.is_fixed_size_binary(array.type):
         return _fixed_bytes(field, array, valid)
     if field.shape:
@@ -315,6 +319,24 @@ def _lists(inner: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
     return Runs(column, np.cumsum(lengths) - lengths, lengths, valid)
 
 
+def _ragged(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
+    """Return lists of numbers, or of arrays of one shape: their numbers one after another."""
+    inner = array.flatten()
+    size = math.prod(n for n in field.shape if n is not None)
+    if len(field.shape) > 1:
+        whole = replace(field, shape=field.shape[1:])
+        if inner.null_count:
+            raise SourceError("a null inside a list")
+        column: Column = Dense(_fixed_lists(pa, whole, inner, None).values.reshape(-1))
+    else:
+        column = arrow_column(field_for(field.name, field.dtype), inner)
+    if column.valid is not None:
+        raise SourceError("a null inside a list")
+    lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths *= size
+    return Runs(column, np.cumsum(lengths) - lengths, lengths, valid)
+
+
 def _fixed_bytes(field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
     """Return pixels that are stored as their bytes."""
     size, n = array.type.byte_width, len(array)
@@ -323,7 +345,7 @@ def _fixed_bytes(field: Field, array: Any, valid: NDArray[np.bool_] | None) -> C
     return Dense(flat.reshape(n, *shape), valid=valid)
 
 
-def _fixed_lists(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
+def _fixed_lists(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Dense:
     n, values = len(array), array
     while pa.types.is_fixed_size_list(values.type):
         size = values.type.list_size

@@ -40,6 +40,7 @@ from ignitetf.wire.schema import BYTES, Field, Schema
 __all__ = [
     "BATCH_BYTES",
     "RUNNING_KEY",
+    "SPLIT",
     "BadRecord",
     "Source",
     "batch_bytes",
@@ -143,6 +144,8 @@ SAMPLE_BYTES = 64 << 20
 # With more bad records than this, the source is not in the format it was opened with.
 MAX_SKIPPED = 100_000
 
+# The field by whose values the files of a table make splits.
+SPLIT: Final = "SPLIT"
 RUNNING_KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
 
 T = TypeVar("T")
@@ -170,6 +173,7 @@ class Source(ABC):
             all.
         resumable: Whether it yields the same records in the same order when it is opened again.
         skipped: The bad records skipped by the current or last iteration.
+        split_names: Splits that the values of its field SPLIT make.
         notes: What users should know about how the data are interpreted, a line each.
         position: First record of the batch after the last one yielded: pass it to
             `batches(start=...)` to continue.
@@ -182,6 +186,7 @@ class Source(ABC):
     key_name: str | None = None
     main_limit: int | None = None
     resumable: bool = True
+    split_names: tuple[str, ...] = ()
 
     def __init__(self, *, bad_records: OnBadRecord = "fail") -> None:
         if bad_records not in get_args(OnBadRecord):

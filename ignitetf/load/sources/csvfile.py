@@ -10,8 +10,9 @@ they are declared.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,9 @@ from ignitetf.load.sources.arrow import arrow_column, arrow_field
 from ignitetf.load.sources.arrowplain import import_pyarrow
 from ignitetf.load.sources.base import Source, keys_of
 from ignitetf.load.sources.csvtypes import (
-    NOT_UTF8,
     NULLS,
     CsvType,
-    Utf8Stream,
+    Spelling,
     declared_type,
     option_types,
     parsed,
@@ -33,8 +33,10 @@ from ignitetf.load.sources.csvtypes import (
     why_not,
     wrong_values,
 )
-from ignitetf.load.sources.location import ChainSource, Place, digest, files_at, open_plain, reading
-from ignitetf.load.sources.tabular import Table, chosen_columns
+from ignitetf.load.sources.filesets import data_files, open_tables
+from ignitetf.load.sources.location import Place, digest, open_plain, reading
+from ignitetf.load.sources.tabular import Columns, Renames, Table, column_of_heading
+from ignitetf.load.sources.texts import HINT_ENCODING, NOT_UTF8, Utf8Stream
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch
 
@@ -42,92 +44,179 @@ __all__ = ["CsvSource", "csv"]
 
 _BLOCK_BYTES = 4 << 20
 _DELIMITERS = ",;\t|"
+_NUMBER = re.compile(r"[+-]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _HINT_CSV = "check delimiter, quotes and encoding (UTF-8)"
 
 
+_PLAIN = Spelling()
+
+
+@dataclass(frozen=True)
+class CsvForm:
+    """How a CSV file is written.
+
+    Attributes:
+        delimiter: Between columns.
+        header: `row` or `none`; None if it was not told.
+        names: Names of the columns, if there is no heading.
+        encoding: Encoding of the text; None to find it.
+        spelling: How numbers and missing values are spelled.
+    """
+
+    delimiter: str = ","
+    header: str | None = None
+    names: tuple[str, ...] = ()
+    encoding: str | None = None
+    spelling: Spelling = _PLAIN
+
+    @property
+    def first_row(self) -> int:
+        """The row of the first record; the heading is row 1."""
+        return 1 if self.header == "none" else 2
+
+    def check(self) -> None:
+        """Raise ConfigError for options that do not fit together."""
+        if len(self.delimiter) != 1:
+            raise ConfigError(f"delimiter {self.delimiter!r}", hint="one character")
+        if self.header not in (None, "row", "none"):
+            raise ConfigError(f"header {self.header!r}", hint="row or none")
+        if self.names and self.header != "none":
+            raise ConfigError(
+                "names are for files without a heading",
+                hint="--header none --names A,B names their columns; --rename OLD=NEW renames others",
+            )
+        decimal, thousands = self.spelling.decimal, self.spelling.thousands
+        if len(decimal) != 1 or len(thousands) > 1 or decimal == thousands or decimal.isalnum():
+            raise ConfigError(
+                f"decimal {decimal!r} and thousands {thousands!r}", hint="two different characters"
+            )
+
+    def headings(self, place: Place, found: list[str]) -> list[str]:
+        """Return the headings of a file.
+
+        Args:
+            place: The file.
+            found: The first row, or what pyarrow calls the columns if there is no heading.
+
+        Raises:
+            SourceError: The first row cannot be headings, or there are not as many names as columns.
+        """
+        if self.header == "none":
+            if self.names and len(self.names) != len(found):
+                raise SourceError(
+                    f"{place.name}: {len(found)} columns, and {len(self.names)} names",
+                    hint=f"name all columns: --names {','.join(column_of_heading('', i) for i in range(len(found)))}",
+                )
+            return list(self.names) or [column_of_heading("", i) for i in range(len(found))]
+        if any(NOT_UTF8 in name for name in found):
+            shown = next(name for name in found if NOT_UTF8 in name).replace(NOT_UTF8, "?")
+            raise SourceError(
+                f"{place.name}: the heading {shown!r} is not UTF-8", hint=HINT_ENCODING
+            )
+        if odd := next((name for name in found if _CONTROL.search(name)), None):
+            raise SourceError(
+                f"{place.name}: the heading {odd[:40]!r} is not a text", hint=_HINT_CSV
+            )
+        others = [mark for mark in _DELIMITERS if mark in found[0] and mark != self.delimiter]
+        if len(found) == 1 and others:
+            shown = "$'\\t'" if others[0] == "\t" else repr(others[0])
+            raise SourceError(
+                f"{place.name}: its only heading is {found[0][:80]!r}",
+                hint=f"are the columns separated otherwise? --delimiter {shown}",
+            )
+        number = next((name for name in found if _NUMBER.fullmatch(name.strip())), None)
+        if number is not None and self.header is None:
+            raise SourceError(
+                f"{place.name}: the heading {number!r} is a number",
+                hint="--header none --names A,B takes the first row as a record; --header row takes"
+                " it as headings",
+            )
+        return found
+
+
 class CsvSource(Table):
-    """One CSV file with a heading; every column except the key may have nulls."""
+    """One CSV file; every column except the key may have nulls."""
 
     def __init__(
         self,
         place: Place,
         *,
-        delimiter: str = ",",
+        form: CsvForm | None = None,
         types: str | Mapping[str, str] | None = None,
-        columns: str | Iterable[str] | None = None,
-        rename: str | Mapping[str, str] | None = None,
+        columns: Columns = None,
+        rename: Renames = None,
         key: str | None = None,
         bad_records: OnBadRecord = "fail",
     ) -> None:
         """Read the heading and, for the types, the first block."""
         super().__init__(bad_records=bad_records)
         import_pyarrow("CSV files")
-        if len(delimiter) != 1:
-            raise ConfigError(f"delimiter {delimiter!r}", hint="one character")
         self.place = place
         self.nbytes = place.size()
-        self.delimiter = delimiter
-        self._names, found = self._infer(option_types(types))
-        chosen = chosen_columns(place.name, self._names, columns, rename)
+        self.form = form = form or CsvForm()
+        with self._reader(None, []) as reader:
+            self._headings, arrow_types = (
+                form.headings(place, reader.schema.names),
+                reader.schema.types,
+            )
+        chosen = self._choose(self._headings, columns, rename)
+        self._names = [f"c{i}" for i in range(len(self._headings))]
+        found = self._infer(arrow_types, chosen, option_types(types))
         # The columns of the file to load, and their types.
         self._places = [number for number, _ in chosen]
         self._types = [found[number] for number in self._places]
         fields = [
-            arrow_field(name.upper(), kind.arrow, nullable=True)
+            arrow_field(name, kind.arrow, nullable=True)
             for (_, name), kind in zip(chosen, self._types, strict=True)
         ]
         self._take_fields(fields, key)
-        self._how = (chosen,) if columns is not None or rename is not None else ()
         for kind in self._types:
             if kind.note is not None:
                 self.note(f"{place.name}: {kind.note}")
 
-    def _infer(self, declared: dict[str, str]) -> tuple[list[str], list[CsvType]]:
-        """Return headings and types."""
-        with self._reader(None, []) as reader:
-            found = reader.schema
-        # Duplicate headings are refused later, by name.
-        alike = len(set(found.names)) < len(found.names)
-        texts = None
-        ragged: list[tuple[int, str]] = []
-        if not alike and any(name.upper() not in declared for name in found.names):
-            with self._reader(found.names, ragged) as reader:
-                texts = reader.next()
-        numbers = _numbers(0, 0 if texts is None else len(texts), ragged)
-        types = []
-        for i, (name, arrow_type) in enumerate(zip(found.names, found.types, strict=True)):
-            if (wanted := declared.pop(name.upper(), None)) is not None:
-                types.append(declared_type(name, wanted))
-            elif texts is None:
-                types.append(CsvType(arrow_type))
-            else:
-                with reading(f"{self.place.name}, column {name}"):
-                    types.append(type_of(name, texts.column(i), numbers, arrow_type))
+    def _infer(
+        self, arrow_types: list[Any], chosen: list[tuple[int, str]], declared: dict[str, str]
+    ) -> list[CsvType]:
+        """Return the types of all columns."""
+        names = {**dict(enumerate(self._headings)), **dict(chosen)}
+        wanted = {}
+        for i, heading in enumerate(self._headings):
+            for word in (heading.strip().upper(), names[i].upper()):
+                if word in declared:
+                    wanted[i] = declared.pop(word)
         if declared:
             raise ConfigError(
                 f"types for columns that are not there: {', '.join(sorted(declared))}",
-                hint=f"columns: {', '.join(found.names)}",
+                hint=f"columns: {', '.join(self._headings)}",
             )
-        return found.names, types
-
-    def _heading_hint(self, names: list[str]) -> str:
-        others = [mark for mark in _DELIMITERS if mark in names[0] and mark != self.delimiter]
-        if len(names) == 1 and others:
-            shown = "$'\\t'" if others[0] == "\t" else repr(others[0])
-            return f"are the columns separated otherwise? --delimiter {shown}"
-        return (
-            "letters, digits and underscores, not starting with a digit: --rename OLD=NEW renames it"
-            ", --columns A,B takes other columns only; the first line has the headings"
-        )
+        texts = None
+        ragged: list[tuple[int, str]] = []
+        if len(wanted) < len(self._headings):
+            with self._reader(self._names, ragged) as reader:
+                texts = reader.next()
+        rows = _numbers(0, 0 if texts is None else len(texts), ragged) + self.form.first_row
+        types = []
+        for i, arrow_type in enumerate(arrow_types):
+            if i in wanted:
+                types.append(declared_type(names[i], wanted[i], self.form.spelling))
+            elif texts is None:
+                types.append(CsvType(arrow_type, spelling=self.form.spelling))
+            else:
+                with reading(f"{self.place.name}, column {names[i]}"):
+                    types.append(
+                        type_of(names[i], texts.column(i), rows, arrow_type, self.form.spelling)
+                    )
+        return types
 
     def _reader(self, columns: list[str] | None, ragged: list[tuple[int, str]]) -> _CsvReader:
         """Return a reader of blocks: with inferred types, or with plain bytes for these columns."""
-        return _CsvReader(self.place, self.delimiter, columns, ragged)
+        return _CsvReader(self.place, self.form, columns, ragged)
 
     def fingerprint(self) -> str:
         """Made from name, size and time of the file, and the reading options."""
         kinds = [(kind.arrow, kind.declared) for kind in self._types]
-        return digest("csv", self.place.stamp(), self.delimiter, self.key_name, *kinds, *self._how)
+        return digest("csv", self.place.stamp(), self.form, self.key_name, *kinds, *self._how)
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
         ragged: list[tuple[int, str]] = []
@@ -160,8 +249,8 @@ class CsvSource(Table):
         ragged[:] = [item for item in ragged if item[0] >= end]
 
     def _row(self, number: int) -> str:
-        # The heading is row 1, so this is the line number in a file without blank lines.
-        return f"{self.place.name}, row {number + 2}"
+        # The line number in a file without blank lines.
+        return f"{self.place.name}, row {number + self.form.first_row}"
 
     def _convert(
         self, block: Any, numbers: NDArray[np.int64], start: int, max_bytes: int
@@ -179,7 +268,9 @@ class CsvSource(Table):
             self.bad(
                 self._row(int(numbers[at])),
                 f"column {name}: {reason}",
-                hint=f"repair it, keep the column as it is with --types {name}:varchar, or leave"
+                hint=HINT_ENCODING
+                if "UTF-8" in reason
+                else f"repair it, keep the column as it is with --types {name}:varchar, or leave"
                 " the row out with --bad-records skip",
             )
         if wrong:
@@ -238,7 +329,7 @@ class _CsvReader:
     def __init__(
         self,
         place: Place,
-        delimiter: str,
+        form: CsvForm,
         columns: list[str] | None,
         ragged: list[tuple[int, str]],
     ) -> None:
@@ -249,24 +340,30 @@ class _CsvReader:
             shown = row.text[:40].replace(NOT_UTF8, "?")
             ragged.append(
                 (
-                    (row.number or 2) - 2,
+                    (row.number or form.first_row) - form.first_row,
                     f"{row.actual_columns} columns, expected {row.expected_columns}: {shown!r}",
                 )
             )
             return "skip"
 
-        convert = arrow_csv.ConvertOptions(null_values=NULLS)
+        convert = arrow_csv.ConvertOptions(null_values=[*NULLS, *form.spelling.nulls])
         if columns is not None:
             convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()))
         self._place = place
-        self._stream = Utf8Stream(open_plain(place), place.name)
+        self._stream = Utf8Stream(open_plain(place), place.name, form.encoding)
         try:
             with _parsing(place.name):
                 self._reader = arrow_csv.open_csv(
                     self._stream,
-                    arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+                    arrow_csv.ReadOptions(
+                        use_threads=False,
+                        block_size=_BLOCK_BYTES,
+                        column_names=columns,
+                        skip_rows=form.first_row - 1 if columns else 0,
+                        autogenerate_column_names=columns is None and form.header == "none",
+                    ),
                     arrow_csv.ParseOptions(
-                        delimiter=delimiter,
+                        delimiter=form.delimiter,
                         newlines_in_values=True,
                         invalid_row_handler=on_ragged,
                     ),
@@ -307,14 +404,21 @@ def csv(
     key: str | None = None,
     types: str | Mapping[str, str] | None = None,
     delimiter: str = ",",
-    columns: str | Iterable[str] | None = None,
-    rename: str | Mapping[str, str] | None = None,
+    columns: Columns = None,
+    rename: Renames = None,
+    header: str | None = None,
+    names: str | Iterable[str] | None = None,
+    encoding: str | None = None,
+    decimal: str = ".",
+    thousands: str = "",
+    null: str | Iterable[str] = (),
+    split: str | None = None,
     bad_records: OnBadRecord = "fail",
 ) -> Source:
-    """Open CSV files with a heading, gzipped or not.
+    """Open CSV files, compressed or not.
 
     Args:
-        location: A file, a pattern with `*`, a folder, or a list.
+        location: A file, a pattern with `*`, a folder, or a list; see `parquet`.
         key: Column to use as the key; otherwise a running number.
         types: Types of columns, if the first 4 MB should not decide: a mapping, or
             `NAME:double,OTHER:decimal(10,2)`. If nine in ten values of a column look like one type,
@@ -323,6 +427,14 @@ def csv(
         delimiter: Separator of columns.
         columns: Headings of the columns to load, `A,B`; None for all.
         rename: New names of columns, `OLD=NEW,OLD=NEW`, which `key` then means.
+        header: `row` if the first row has the headings, `none` if it is a record; None for `row`,
+            where a first row with numbers is refused.
+        names: Names of the columns of files without headings, `A,B`.
+        encoding: Encoding of the text; None for UTF-8, or as its byte order mark says.
+        decimal: Mark before the fraction of a number.
+        thousands: Mark between groups of three digits; empty for none.
+        null: Spellings of a missing value, in addition to the usual ones; in all columns.
+        split: The split to load; None for all.
         bad_records: What to do with ragged rows, wrong types and null keys.
 
     Raises:
@@ -330,16 +442,19 @@ def csv(
     """
     if not location:
         raise ConfigError("source 'csv' needs a file")
-    sources = [
-        CsvSource(
-            place,
-            delimiter=delimiter,
-            types=types,
-            columns=columns,
-            rename=rename,
-            key=key,
-            bad_records=bad_records,
-        )
-        for place in files_at(location, (".csv", ".tsv"))
-    ]
-    return sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)
+    nulls = tuple(word.strip() for word in (null.split(",") if isinstance(null, str) else null))
+    listed = names.split(",") if isinstance(names, str) else (names or ())
+    form = CsvForm(
+        delimiter,
+        header,
+        tuple(name.strip() for name in listed),
+        encoding,
+        Spelling(nulls, decimal, thousands),
+    )
+    form.check()
+
+    def opened(place: Place, **options: Any) -> Source:
+        return CsvSource(place, form=form, types=types, **options)
+
+    files = data_files(location, (".csv", ".tsv"), split)
+    return open_tables(files, opened, key, columns, rename, bad_records)

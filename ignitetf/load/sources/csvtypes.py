@@ -6,26 +6,20 @@ A text is converted only if the value is exactly what the text says. So `007` st
 its column is declared a number, integers that no type can hold do not become floats, and a finite
 number never becomes infinite. One odd value among many of a type is a bad record; a mixed column is
 text, and a note says so.
-
-The parser loses or refuses a whole block because of one bad byte, so it is given text that is
-guaranteed to be UTF-8: a marker replaces that byte, so that the error can name its row. The text
-ends with a line end, which shows whether the last quote was closed: if not, it becomes a part of
-the last value.
 """
 
 from __future__ import annotations
 
-import codecs
-import io
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import ConfigError, SchemaError, SourceError
-from ignitetf.load.sources.location import Stream, reading
+from ignitetf.errors import ConfigError, SchemaError
+from ignitetf.load.sources.texts import NOT_UTF8
 from ignitetf.load.sources.times import check_years
 from ignitetf.load.sources.values import names_of
 
@@ -33,10 +27,9 @@ __all__ = [
     "MANY",
     "MIN_VALUES",
     "NEARLY_ALL",
-    "NOT_UTF8",
     "NULLS",
     "CsvType",
-    "Utf8Stream",
+    "Spelling",
     "declared_type",
     "option_types",
     "parsed",
@@ -44,83 +37,6 @@ __all__ = [
     "why_not",
     "wrong_values",
 ]
-
-# A noncharacter: Unicode forbids it in texts that are exchanged.
-NOT_UTF8 = "\ufdd0"
-_LINE_ENDS = (b"\n", b"\r")
-
-
-def _mark(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    return NOT_UTF8, error.end
-
-
-codecs.register_error("ignitetf.mark", _mark)
-
-
-class Utf8Stream(io.RawIOBase):
-    """Reads a stream in pieces and closes it.
-
-    Attributes:
-        last: The last byte so far that is not a line end.
-    """
-
-    def __init__(self, stream: Stream, name: str) -> None:
-        super().__init__()
-        self._stream = stream
-        self._name = name
-        self._decoder = codecs.getincrementaldecoder("utf-8")("ignitetf.mark")
-        self._pending = False
-        self._begun = False
-        self._in_line = False
-        self.last = b""
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Read about `size` bytes: markers are longer than what they replace."""
-        data = self._piece(size)
-        if not self._begun:
-            self._begun = True
-            if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                raise SourceError(
-                    f"{self._name}: the text is UTF-16, expected UTF-8",
-                    hint="iconv -f UTF-16 -t UTF-8 FILE > NEW",
-                )
-        self.last = data[-4096:].rstrip(b"\r\n")[-1:] or self.last
-        if data and data.isascii() and not self._pending:
-            return data
-        out = self._decoder.decode(data, final=not data).encode()
-        self._pending = bool(self._decoder.getstate()[0])
-        # An incomplete character alone is not the end of the file.
-        return out if out or not data else self.read(size)
-
-    def _piece(self, size: int) -> bytes:
-        """Return the next `size` bytes, or all up to the end of the file and its line end."""
-        with reading(self._name, "fetch or export the file again"):
-            data = more = self._stream.read(size)
-            while more and len(data) != size:
-                data += (more := self._stream.read(size - len(data) if size > 0 else size))
-        if len(data) != size and (data or self._in_line) and not data.endswith(_LINE_ENDS):
-            data += b"\n"
-        self._in_line = bool(data) and not data.endswith(_LINE_ENDS)
-        return data
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill at most a third of a buffer, because a marker of three bytes replaces one byte."""
-        data = self.read(max(1, len(buffer) // 3))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        """Close this stream and the underlying one."""
-        try:
-            super().close()
-        finally:
-            self._stream.close()
-
 
 # Spellings of a missing value in a column that is not text.
 NULLS: Final = [
@@ -156,6 +72,7 @@ _HEX: Final = r"^[+-]?0[xX]"
 _TELEPHONE: Final = r"^\+[1-9][0-9]{6,14}$"
 # The zone of a timestamp with a time of day.
 _ZONE: Final = r":[0-9.]+(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+_COMMA: Final = r"^[+-]?[0-9]+,[0-9]+$"
 _INFINITE: Final = r"(?i)^[+-]?inf(inity)?$"
 # If this share of a column looks like one type, the column has it, and the rest are bad records.
 NEARLY_ALL: Final = 0.9
@@ -163,6 +80,41 @@ MIN_VALUES: Final = 10
 MANY: Final = 0.5
 _SHOWN: Final = 40
 _MAX_LONG: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a file spells numbers and missing values.
+
+    Attributes:
+        nulls: Its own spellings of a missing value, in all columns, in addition to `NULLS`.
+        decimal: The mark before the fraction.
+        thousands: The mark between groups of three digits; empty for none.
+    """
+
+    nulls: tuple[str, ...] = ()
+    decimal: str = "."
+    thousands: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether numbers are spelled in another way than Arrow reads them."""
+        return self.decimal != "." or self.thousands != ""
+
+    @property
+    def _look(self) -> str:
+        """Pattern of a number."""
+        point, mark = re.escape(self.decimal), re.escape(self.thousands)
+        whole = rf"[0-9]+|[0-9]{{1,3}}({mark}[0-9]{{3}})+" if mark else "[0-9]+"
+        return rf"^[+-]?(({whole})({point}[0-9]*)?|{point}[0-9]+)([eE][+-]?[0-9]+)?$"
+
+    def plain(self, text: Any) -> tuple[Any, Any]:
+        """Return texts with numbers as Arrow reads them, and which texts are numbers."""
+        from pyarrow import compute
+
+        fits = compute.match_substring_regex(text, self._look)
+        found = compute.replace_substring(text, self.thousands, "") if self.thousands else text
+        return compute.replace_substring(found, self.decimal, "."), fits
 
 
 @dataclass(frozen=True)
@@ -174,69 +126,106 @@ class CsvType:
         declared: Whether the user declared it; then `007` is the number 7.
         empty: Whether it is text only because no value was seen.
         note: What the user should know about the choice.
+        spelling: How its values are spelled.
     """
 
     arrow: Any
     declared: bool = False
     empty: bool = False
     note: str | None = None
+    spelling: Spelling = Spelling()
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values are numbers."""
+        import pyarrow as pa
+
+        types = pa.types
+        return bool(
+            types.is_integer(self.arrow)
+            or types.is_floating(self.arrow)
+            or types.is_decimal(self.arrow)
+        )
 
 
-def type_of(name: str, array: Any, numbers: NDArray[np.int64], found: Any) -> CsvType:
+def type_of(
+    name: str, array: Any, rows: NDArray[np.int64], found: Any, spelling: Spelling
+) -> CsvType:
     """Return the type of a column, inferred from its first values.
 
     Args:
         name: Its heading.
         array: The values as texts.
-        numbers: The numbers of their records.
+        rows: The numbers of their rows, for messages.
         found: The type that pyarrow infers from them.
+        spelling: How the file spells numbers and missing values.
     """
     import pyarrow as pa
 
     if pa.types.is_null(found):
-        return CsvType(pa.string(), empty=True)
+        return CsvType(pa.string(), empty=True, spelling=spelling)
+    text = _or_null(_trimmed(array), spelling)
+    if spelling.is_local:
+        return replace(_local(pa, name, text, rows, found, spelling), spelling=spelling)
     if not pa.types.is_string(found):
-        return _kept_as_text(pa, name, array, numbers, found)
-    return _mixed(pa, name, array, numbers)
+        kind = _kept_as_text(pa, name, text, rows, found)
+    else:
+        kind = _mixed(pa, name, text, rows)
+    return replace(kind, spelling=spelling)
 
 
-def _kept_as_text(
-    pa: Any, name: str, array: Any, numbers: NDArray[np.int64], found: Any
+def _local(
+    pa: Any, name: str, text: Any, rows: NDArray[np.int64], found: Any, spelling: Spelling
 ) -> CsvType:
+    """Return the type of a column whose numbers are spelled as in some countries."""
+    from pyarrow import compute
+
+    plain, fits = spelling.plain(text)
+    number = compute.match_substring_regex(text, dict(_LOOKS)["float64"])
+    # What is a number elsewhere, but not in this file, must not look like one.
+    odd = compute.binary_join_element_wise(text, " as it is", "")
+    marked = compute.if_else(fits, plain, compute.if_else(number, odd, text))
+    if not (pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_string(found)):
+        return _kept_as_text(pa, name, text, rows, found)
+    kind = _mixed(pa, name, marked, rows)
+    if pa.types.is_integer(kind.arrow) or pa.types.is_floating(kind.arrow):
+        return _kept_as_text(pa, name, compute.if_else(fits, plain, None), rows, kind.arrow)
+    return kind
+
+
+def _kept_as_text(pa: Any, name: str, text: Any, rows: NDArray[np.int64], found: Any) -> CsvType:
     """Return the inferred type, or text if the converted values would differ from the texts."""
     from pyarrow import compute
 
     if not (pa.types.is_integer(found) or pa.types.is_floating(found)):
         return CsvType(found)
-    text = compute.utf8_trim_whitespace(array)
-    whole = compute.match_substring_regex(_or_null(text), dict(_LOOKS)["int64"])
+    whole = compute.match_substring_regex(text, dict(_LOOKS)["int64"])
     if pa.types.is_floating(found) and compute.all(whole).as_py():
         found = pa.int64()  # pyarrow infers a double from +1
     phone = compute.index(compute.match_substring_regex(text, _TELEPHONE), True).as_py()
     if phone >= 0:
-        why = f"row {numbers[phone] + 2} is {_short(text[phone])}, which looks like a telephone number"
+        why = f"row {rows[phone]} is {_short(text[phone])}, which looks like a telephone number"
         return CsvType(pa.string(), note=_note(name, why, "bigint"))
     zeros = compute.index(compute.match_substring_regex(text, _LEADING_ZERO), True).as_py()
     if zeros >= 0:
-        why = f"row {numbers[zeros] + 2} is {_short(text[zeros])}: a number would lose its leading zero"
+        why = f"row {rows[zeros]} is {_short(text[zeros])}: a number would lose its leading zero"
         return CsvType(pa.string(), note=_note(name, why, "bigint"))
     marked = compute.index(compute.match_substring_regex(text, _HEX), True).as_py()
     if marked >= 0:
-        why = f"row {numbers[marked] + 2} is {_short(text[marked])}: a number would lose its form"
+        why = f"row {rows[marked]} is {_short(text[marked])}: a number would lose its form"
         return CsvType(pa.string(), note=_note(name, why, "bigint"))
     if pa.types.is_floating(found):
-        for at, number in _inexact(text, _or_null(text).cast(found)):
-            why = f"row {numbers[at] + 2} is {_short(number)}, which neither a long nor a double holds"
+        for at, number in _inexact(text, text.cast(found)):
+            why = f"row {rows[at]} is {_short(number)}, which neither a long nor a double holds"
             return CsvType(pa.string(), note=_note(name, why, "decimal(38,0)"))
     return CsvType(found)
 
 
-def _mixed(pa: Any, name: str, array: Any, numbers: NDArray[np.int64]) -> CsvType:
+def _mixed(pa: Any, name: str, text: Any, rows: NDArray[np.int64]) -> CsvType:
     """Return the type of nearly all values, or text; adds a note if many values had one type."""
     from pyarrow import compute
 
-    text = compute.utf8_trim_whitespace(array)
-    there = text.filter(compute.invert(compute.is_in(text, value_set=pa.array(NULLS))))
+    there = text.drop_null()
     if compute.any(compute.match_substring_regex(there, _TELEPHONE)).as_py():
         return CsvType(pa.string())
     best, most = "", 0
@@ -247,20 +236,27 @@ def _mixed(pa: Any, name: str, array: Any, numbers: NDArray[np.int64]) -> CsvTyp
     if len(there) >= MIN_VALUES and most >= NEARLY_ALL * len(there):
         return CsvType(_arrow_type(pa, best))
     if most < MANY * len(there) or not most:
-        return CsvType(pa.string())
-    fits = compute.or_(
-        compute.match_substring_regex(text, dict(_LOOKS)[best]),
-        compute.is_in(text, value_set=pa.array(NULLS)),
-    )
+        return CsvType(pa.string(), note=_decimal_note(name, there))
+    fits = compute.match_substring_regex(text, dict(_LOOKS)[best])
     at = compute.index(fits, False).as_py()
     if at < 0:  # all values match the pattern, but one is invalid, such as 2020-02-30
         kind = CsvType(_arrow_type(pa, best))
-        if (at := next(wrong_values(array, kind), -1)) < 0:
+        if (at := next(wrong_values(text, kind), -1)) < 0:
             return kind
     word = _WORDS.get(best, best)
-    row = f"row {numbers[at] + 2} is {_short(text[at])}"
+    row = f"row {rows[at]} is {_short(text[at])}"
     why = f"{row}, while {most:,} of {len(there):,} look like {word}"
     return CsvType(pa.string(), note=_note(name, why, word))
+
+
+def _decimal_note(name: str, there: Any) -> str | None:
+    """Return a note if most values look like numbers with a decimal comma."""
+    from pyarrow import compute
+
+    commas = compute.sum(compute.match_substring_regex(there, _COMMA)).as_py() or 0
+    if not commas or commas < MANY * len(there):
+        return None
+    return f"column {name.upper()} is text: {_short(there[0])} is a number with --decimal ,"
 
 
 def _note(name: str, why: str, word: str) -> str:
@@ -282,15 +278,15 @@ def _arrow_type(pa: Any, word: str) -> Any:
     return getattr(pa, word)()
 
 
-def declared_type(name: str, text: str) -> CsvType:
+def declared_type(name: str, text: str, spelling: Spelling) -> CsvType:
     """Parse a declared type: `int`, `double`, `decimal(10,2)`, `timestamp`."""
     import pyarrow as pa
 
     word = text.strip().lower().replace(" ", "")
     if word in _TYPES:
-        return CsvType(getattr(pa, _TYPES[word])(), declared=True)
+        return CsvType(getattr(pa, _TYPES[word])(), declared=True, spelling=spelling)
     if word in ("timestamp", "time"):
-        return CsvType(_arrow_type(pa, word), declared=True)
+        return CsvType(_arrow_type(pa, word), declared=True, spelling=spelling)
     hint = "bool, int, bigint, real, double, varchar, date, time, timestamp, decimal(10,2)"
     if word.startswith("decimal"):
         digits = word.removeprefix("decimal").strip("()").split(",")
@@ -299,7 +295,7 @@ def declared_type(name: str, text: str) -> CsvType:
             if precision > _DECIMAL_DIGITS:
                 hint = f"a decimal has at most {_DECIMAL_DIGITS} digits here; varchar keeps more"
             kind = pa.decimal128 if precision <= 38 else pa.decimal256
-            return CsvType(kind(precision, scale), declared=True)
+            return CsvType(kind(precision, scale), declared=True, spelling=spelling)
         except (ValueError, IndexError):
             pass
     raise ConfigError(f"column {name!r}: no type {text[:80]!r}", hint=hint)
@@ -318,8 +314,12 @@ def parsed(array: Any, kind: CsvType) -> Any:
     if types.is_string(arrow):
         if compute.any(compute.match_substring(array, NOT_UTF8)).as_py():
             raise ValueError("not UTF-8")
-        return array
-    text = _or_null(compute.utf8_trim_whitespace(array))
+        return _without(array, kind.spelling.nulls)
+    text = _or_null(_trimmed(array), kind.spelling)
+    if kind.spelling.is_local and kind.is_number:
+        text, fits = kind.spelling.plain(text)
+        if not compute.all(fits, min_count=0).as_py():
+            raise ValueError("not a number of this form")
     if (types.is_integer(arrow) or types.is_floating(arrow)) and not kind.declared:
         _require_no_telephone(text)
     if types.is_time(arrow):
@@ -399,13 +399,26 @@ def _times(text: Any, arrow: Any) -> Any:
     return moments.cast(pa.timestamp(arrow.unit)).cast(arrow)
 
 
-def _or_null(text: Any) -> Any:
+def _trimmed(array: Any) -> Any:
+    from pyarrow import compute
+
+    return compute.utf8_trim_whitespace(array)
+
+
+def _or_null(text: Any, spelling: Spelling) -> Any:
     """Replace the spellings of a missing value with nulls."""
+    return _without(text, (*NULLS, *spelling.nulls))
+
+
+def _without(array: Any, words: Sequence[str]) -> Any:
+    """Replace these words, also between blanks, with nulls."""
     import pyarrow as pa
     from pyarrow import compute
 
-    missing = compute.is_in(text, value_set=pa.array(NULLS))
-    return compute.if_else(missing, pa.scalar(None, pa.string()), text)
+    if not words:
+        return array
+    missing = compute.is_in(_trimmed(array), value_set=pa.array(words))
+    return compute.if_else(missing, pa.scalar(None, pa.string()), array)
 
 
 def _require_no_telephone(text: Any) -> None:
@@ -463,7 +476,7 @@ def why_not(value: Any, kind: CsvType) -> str:
 
     text = value.as_py()[:_SHOWN]
     if NOT_UTF8 in text:
-        return f"{text.replace(NOT_UTF8, '?')!r} is not UTF-8"
+        return f"{text.replace(NOT_UTF8, '?')!r} is not UTF-8; --encoding names another encoding"
     years = " of the years 1 to 9999" if pa.types.is_timestamp(kind.arrow) else ""
     return f"{text!r} is not of type {kind.arrow}{years}"
 

@@ -16,7 +16,6 @@ data of the same layout (Fashion-MNIST).
 from __future__ import annotations
 
 import contextlib
-import gzip
 import os
 import struct
 import tempfile
@@ -37,6 +36,7 @@ from ignitetf.load.sources.base import (
     keys_of,
     rows_per_batch,
 )
+from ignitetf.load.sources.compressed import Decompressed
 from ignitetf.load.sources.location import (
     Location,
     Place,
@@ -94,7 +94,7 @@ class _IdxFile:
             SourceError: Missing, not an IDX file, truncated or longer than the header says.
         """
         with open_plain(place) as stream:
-            compressed = isinstance(stream, gzip.GzipFile)
+            compressed = isinstance(stream, Decompressed)
             magic = read_exactly(stream, 4, place.name, "the header of an IDX file")
             dtype = _DTYPES.get(magic[2])
             if magic[:2] != b"\0\0" or dtype is None or not 1 <= magic[3] <= _MAX_DIMENSIONS:

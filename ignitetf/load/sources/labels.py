@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.sources.csvfile import CsvSource
+from ignitetf.load.sources.csvfile import CsvForm, CsvSource
 from ignitetf.load.sources.csvtypes import MANY, MIN_VALUES, NEARLY_ALL, NULLS, option_types
 from ignitetf.load.sources.location import Place, digest, reading
 from ignitetf.load.sources.pictures import picture_suffixes
@@ -188,7 +188,7 @@ def _typed(
     plain = texts if named is None else [*texts, named]
     source = CsvSource(
         table,
-        delimiter=delimiter,
+        form=CsvForm(delimiter, "row"),
         types={**option_types(types), **{headings[i].upper(): "varchar" for i in plain}},
         columns=[headings[i] for i in (*texts, *others)],
         rename={heading: names[i].upper() for i, heading in enumerate(headings)},

@@ -24,6 +24,7 @@ from typing import Any, cast
 
 from ignitetf.errors import IgniteTFError, MissingExtra, SourceError
 from ignitetf.load.sources.base import Source, keys_of
+from ignitetf.load.sources.compressed import HEAD_BYTES, compression_of, decompressed
 from ignitetf.load.sources.values import difference
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch, Dense, values_of
@@ -49,7 +50,6 @@ __all__ = [
 Location = str | Path
 Stream = io.BufferedIOBase
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _PIECE_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(://|::)")
 # Attributes that change when the content at a URL changes; the most trusted is first.
@@ -270,31 +270,17 @@ def locate_all(locations: Location | Sequence[Location]) -> list[Place]:
 
 
 def open_plain(place: Place) -> Stream:
-    """Open a file, decompressing it if its first two bytes say that it is gzip."""
+    """Open a file, decompressing it if its first bytes say that it is compressed."""
     raw = place.open()
     try:
         with reading(place.name):
-            head = raw.read(2)
+            head = raw.read(HEAD_BYTES)
             raw.seek(0)
+            how = compression_of(head)
+            return raw if how is None else decompressed(raw, place.name, how)
     except BaseException:
         raw.close()
         raise
-    return _OwningGzip(raw) if head == _GZIP_MAGIC else raw
-
-
-class _OwningGzip(gzip.GzipFile):
-    """A gzip reader that also closes the underlying file."""
-
-    def __init__(self, raw: Stream) -> None:
-        super().__init__(fileobj=cast(Any, raw), mode="rb")
-        self._raw_file = raw
-
-    def close(self) -> None:
-        """Close this reader and the underlying file."""
-        try:
-            super().close()
-        finally:
-            self._raw_file.close()
 
 
 def read_exactly(stream: Stream, n: int, name: str, what: str = "data") -> bytearray:
@@ -322,7 +308,7 @@ def skip_bytes(stream: Stream, n: int, name: str) -> None:
     if n <= 0:
         return
     with reading(name):
-        if not isinstance(stream, gzip.GzipFile) and stream.seekable():
+        if stream.seekable():
             stream.seek(n, io.SEEK_CUR)
             return
     while n > 0:

@@ -21,26 +21,57 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrow import arrow_column, marked_field
 from ignitetf.load.sources.arrowplain import import_pyarrow, plain_array, refusal, uuid_field
 from ignitetf.load.sources.base import Source, keys_of, rows_per_batch
-from ignitetf.load.sources.location import ChainSource, Place, digest, files_at, one_line, reading
-from ignitetf.load.sources.tabular import Table
+from ignitetf.load.sources.features import Features
+from ignitetf.load.sources.filesets import data_files, open_tables
+from ignitetf.load.sources.location import Place, digest, one_line, reading
+from ignitetf.load.sources.tabular import Columns, Renames, Table
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch, Column
 
-__all__ = ["StreamSource", "arrow_columns", "parquet", "stream"]
+__all__ = ["ArrowTable", "StreamSource", "arrow_columns", "parquet", "stream"]
 
 _HINT_VALUE = "convert or leave out the column, or leave out the row with --bad-records skip"
 _FAILURES = (SourceError, ValueError)
+_MAX_ROWS = 1 << 16
 
 
-def _plain(found: Any) -> Any:
-    """Return a record batch whose arrays are plain (see `arrowplain`)."""
-    pa = import_pyarrow("tables")
-    arrays = [plain_array(*pair) for pair in zip(found.schema, found.columns, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, found.schema.names) if arrays else found
-
-
-class _ArrowTable(Table):
+class ArrowTable(Table):
     """A table that reads its rows as record batches with the columns of its schema."""
+
+    def _take_schema(
+        self, arrow_schema: Any, key: str | None, columns: Columns = None, rename: Renames = None
+    ) -> None:
+        """Set the fields of the columns to load; the types of the others do not matter."""
+        with reading(self.place.name):
+            self._features = Features(arrow_schema)
+        flat = self._features.schema
+        chosen = self._choose(flat.names, columns, rename)
+        # Positions, in the flat schema, of the columns to load.
+        self._places = [i for i, _ in chosen]
+        fields = [marked_field(flat.field(i), name) for i, name in chosen]
+        self._take_fields(fields, key)
+        names = {name: flat.names[i] for i, name in chosen}
+        self.class_names = self._features.class_names(names.get("LABEL"))
+        for name, heading in names.items():
+            if name != "LABEL" and (classes := self._features.class_names(heading)):
+                self.note(
+                    f"{self.place.name}: column {name} has the names of {len(classes):,} classes;"
+                    f" the names are kept if it is the LABEL: --rename {heading}=label"
+                )
+
+    def _plain(self, found: Any, numbers: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+        """Return the columns to load as plain arrays (see `arrowplain`), without damaged images."""
+        pa = import_pyarrow("tables")
+        flat = self._features.flat(found)
+        wrong = dict(self._features.damaged(flat, self._places))
+        for at in sorted(wrong):
+            self.bad(self._row(int(numbers[at])), wrong[at])
+        arrays = [plain_array(flat.schema.field(i), flat.column(i)) for i in self._places]
+        plain = pa.RecordBatch.from_arrays(arrays, [field.name for field in self._columns])
+        if not wrong:
+            return plain, numbers
+        good = np.setdiff1d(np.arange(len(numbers)), list(wrong))
+        return plain.take(pa.array(good)), numbers[good]
 
     def _converted(
         self, found: Any, first: int, max_bytes: int, hint: str
@@ -48,7 +79,7 @@ class _ArrowTable(Table):
         """Yield the rows of a record batch; its first row has the number `first`."""
         numbers = np.arange(first, first + len(found))
         with reading(self.place.name, hint):
-            found = _plain(found)
+            found, numbers = self._plain(found, numbers)
             columns, numbers = self._good(found, numbers)
         if len(numbers):
             yield from self._batches_of(columns, numbers, max_bytes)
@@ -79,6 +110,27 @@ class _ArrowTable(Table):
             yield from self._wrong(found.slice(0, half), first)
             yield from self._wrong(found.slice(half), first + half)
 
+    def _cut(
+        self, batches: Iterator[Any], start: int, max_bytes: int, hint: str
+    ) -> Iterator[tuple[int, Batch]]:
+        """Yield the rows from number `start` on of record batches of any size."""
+        number = 0
+        while True:
+            with reading(self.place.name, hint):
+                if (found := next(batches, None)) is None:
+                    break
+            cut = max(0, min(start - number, len(found)))
+            number += len(found)
+            found = found.slice(cut)
+            if not len(found):
+                continue
+            rows = min(rows_per_batch(found.nbytes // len(found), max_bytes), _MAX_ROWS)
+            for at in range(0, len(found), rows):
+                first = number - len(found) + at
+                yield from self._converted(found.slice(at, rows), first, max_bytes, hint)
+        self.rows = number
+        yield max(number, start), Batch(keys_of([]), {})
+
     def _convert(self, found: Any) -> dict[str, Column]:
         columns = {}
         for i, field in enumerate(self._columns):
@@ -95,14 +147,13 @@ class _ArrowTable(Table):
 
 
 _READ_BYTES = 1 << 20
-_MAX_ROWS = 1 << 16
 # Milliseconds that int64 nanoseconds can count, on either side of 1970.
 _NS_YEARS_MS = 2**63 // 1_000_000
 _NS_PER_MS = 1_000_000
 _HINT = "is it a Parquet file? write it again"
 
 
-class _ParquetSource(_ArrowTable):
+class _ParquetSource(ArrowTable):
     """One Parquet file; a column may have nulls unless the file declares that it has none.
 
     The statistics in the footer are not used, because pyarrow crashes the process if they are
@@ -110,7 +161,13 @@ class _ParquetSource(_ArrowTable):
     """
 
     def __init__(
-        self, place: Place, *, key: str | None = None, bad_records: OnBadRecord = "fail"
+        self,
+        place: Place,
+        *,
+        key: str | None = None,
+        columns: Columns = None,
+        rename: Renames = None,
+        bad_records: OnBadRecord = "fail",
     ) -> None:
         """Read the footer."""
         super().__init__(bad_records=bad_records)
@@ -126,15 +183,14 @@ class _ParquetSource(_ArrowTable):
                 size = sum(footer.row_group(i).total_byte_size for i in range(len(self._groups)))
             self.nbytes = size
             self._record_bytes = size // max(1, self.rows or 0)
-        fields = [marked_field(f) for f in arrow_schema]
-        self._take_fields(fields, key)
+        self._take_schema(arrow_schema, key, columns, rename)
 
     def _open(self, **how: Any) -> _ParquetFile:
         return _ParquetFile(self.place, **how)
 
     def fingerprint(self) -> str:
         """Made from name, size and time of the file."""
-        return digest("parquet", self.place.stamp(), self.key_name)
+        return digest("parquet", self.place.stamp(), self.key_name, *self._how)
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
         number, groups = 0, list(range(len(self._groups)))
@@ -264,32 +320,40 @@ class _ParquetFile:
         self._stream.close()
 
 
-def parquet(location: Any, key: str | None = None, bad_records: OnBadRecord = "fail") -> Source:
+def parquet(
+    location: Any,
+    key: str | None = None,
+    columns: Columns = None,
+    rename: Renames = None,
+    split: str | None = None,
+    bad_records: OnBadRecord = "fail",
+) -> Source:
     """Open Parquet files.
 
     Args:
-        location: A file, a pattern with `*`, a folder, or a list.
+        location: A file, a pattern with `*`, a folder, or a list. `key=value` folders are columns,
+            and files or folders called after splits (`train-*.parquet`) make these splits.
         key: Column to use as the key; otherwise a running number.
-        bad_records: What to do with null keys and with values that Ignite cannot store.
+        columns: Names of the columns to load, `A,B`; None for all.
+        rename: New names of columns, `OLD=NEW,OLD=NEW`.
+        split: The split to load; None for all.
+        bad_records: What to do with null keys, with damaged images, and with values that Ignite
+            cannot store.
 
     Raises:
         SourceError: Missing or damaged, or with columns that Ignite cannot store.
     """
     if not location:
         raise ConfigError("source 'parquet' needs a file")
-    sources = [
-        _ParquetSource(place, key=key, bad_records=bad_records)
-        for place in files_at(location, (".parquet", ".pq"))
-    ]
-    return sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)
+    files = data_files(location, (".parquet", ".pq"), split)
+    return open_tables(files, _ParquetSource, key, columns, rename, bad_records)
 
 
-_MAX_ROWS = 1 << 16
 _SAMPLE = 100
 _STREAM_HINT = "is it an Arrow stream of rows with named columns?"
 
 
-class StreamSource(_ArrowTable):
+class StreamSource(ArrowTable):
     """The rows of an Arrow stream.
 
     Any column but the key may have nulls, unless the stream excludes them. The stream's record
@@ -311,7 +375,7 @@ class StreamSource(_ArrowTable):
         with reading(self.place.name, _STREAM_HINT):
             self._reader: Any = pa.RecordBatchReader.from_stream(value)
             self._schema = self._reader.schema
-        self._take_fields([marked_field(f) for f in self._schema], key)
+        self._take_schema(self._schema, key)
         self._id = self._stamp() if self.resumable else uuid.uuid4().hex
 
     def _stamp(self) -> str:
@@ -348,24 +412,9 @@ class StreamSource(_ArrowTable):
         return reader
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
-        number = 0
         with reading(self.place.name, _STREAM_HINT):
             reader = self._open()
-        while True:
-            with reading(self.place.name, _STREAM_HINT):
-                if (found := next(reader, None)) is None:
-                    break
-            cut = max(0, min(start - number, len(found)))
-            number += len(found)
-            found = found.slice(cut)
-            if not len(found):
-                continue
-            rows = min(rows_per_batch(found.nbytes // len(found), max_bytes), _MAX_ROWS)
-            for at in range(0, len(found), rows):
-                first = number - len(found) + at
-                yield from self._converted(found.slice(at, rows), first, max_bytes, _STREAM_HINT)
-        self.rows = number
-        yield max(number, start), Batch(keys_of([]), {})
+        yield from self._cut(reader, start, max_bytes, _STREAM_HINT)
 
 
 def arrow_columns(columns: Mapping[str, Any]) -> Any:

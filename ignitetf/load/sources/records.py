@@ -220,11 +220,15 @@ class RecordSource(Source):
                 self.bad(item.name, item.reason)
             elif (error := self._unfit(item)) is not None:
                 reason = one_line(error)
-                self.bad(f"record {number}", reason, hint=getattr(error, "hint", None))
+                self.bad(self._row(number), reason, hint=getattr(error, "hint", None))
             else:
                 numbers.append(number)
                 good.append(item)
         return self._columns(good, numbers)
+
+    def _row(self, number: int) -> str:
+        """Return the name of a record for messages."""
+        return f"record {number}"
 
     def _columns(self, items: list[Any], numbers: list[int]) -> Batch:
         for item in items:

@@ -1,0 +1,132 @@
+"""What Hugging Face's `datasets` notes about the columns of its Parquet and Arrow files.
+
+Arrow schema -> **images, names of classes** -> ArrowTable
+
+An image (or a sound) is stored as a struct of `bytes` and `path`. It becomes two columns: the file
+as a blob, and its path as a text. The names of classes are in the metadata of the schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ignitetf.load.sources.arrowplain import import_pyarrow
+from ignitetf.load.sources.base import ordered_map
+from ignitetf.load.sources.pictures import PictureError, check_picture
+
+__all__ = ["Features"]
+
+_METADATA: Final = b"huggingface"
+_PATH: Final = "_path"
+
+
+class Features:
+    """The notes about the columns of a file.
+
+    Attributes:
+        schema: The schema with files in place of structs of bytes and path.
+        pictures: Positions of the columns of images in this schema.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        """Read the notes in the metadata of a schema."""
+        pa = import_pyarrow("tables")
+        self._noted = _noted(schema.metadata)
+        self._files = {i for i, field in enumerate(schema) if _is_file(pa, field.type)}
+        fields: list[Any] = []
+        self.pictures: set[int] = set()
+        # Positions of the contents of files; each is followed by their paths.
+        self._contents: set[int] = set()
+        for i, field in enumerate(schema):
+            if self._noted.get(field.name, {}).get("_type") == "Image":
+                self.pictures.add(len(fields))
+            if i not in self._files:
+                fields.append(field)
+                continue
+            self._contents.add(len(fields))
+            content, path = field.type.field("bytes"), field.type.field("path")
+            fields.append(content.with_name(field.name))
+            fields.append(path.with_name(field.name + _PATH))
+        self.schema = pa.schema(fields)
+
+    def flat(self, batch: Any) -> Any:
+        """Return a record batch with the columns of `schema`."""
+        if not self._files:
+            return batch
+        pa = import_pyarrow("tables")
+        arrays: list[Any] = []
+        for i, array in enumerate(batch.columns):
+            if i not in self._files:
+                arrays.append(array)
+                continue
+            parts = dict(zip((f.name for f in array.type), array.flatten(), strict=True))
+            arrays += [parts["bytes"], parts["path"]]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def damaged(self, flat: Any, chosen: Iterable[int]) -> Iterator[tuple[int, str]]:
+        """Yield rows whose images or files cannot be used, with the reason.
+
+        Args:
+            flat: What `flat` returned.
+            chosen: Positions of the columns to look at.
+        """
+        for i in chosen:
+            name, column = flat.schema.names[i], flat.column(i)
+            reasons: Iterable[str] = ()
+            if i in self.pictures:
+                reasons = ordered_map(_damage, column)
+            yield from ((at, f"column {name}: {why}") for at, why in enumerate(reasons) if why)
+            if i in self._contents:
+                yield from _outside(name, column, flat.column(i + 1))
+
+    def class_names(self, column: str | None) -> list[str] | None:
+        """Return the names of the classes of a column, in the order of their numbers."""
+        names = self._noted.get(column or "", {}).get("names")
+        return [str(name) for name in names] if isinstance(names, list) else None
+
+
+def _noted(metadata: Mapping[bytes, bytes] | None) -> dict[str, dict[str, Any]]:
+    """Return the notes about each column; empty if there are none, or if they are damaged."""
+    try:
+        found = json.loads((metadata or {})[_METADATA])["info"]["features"]
+        return {name: note for name, note in found.items() if isinstance(note, dict)}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def _is_file(pa: Any, kind: Any) -> bool:
+    """Whether a type is a struct of the bytes of a file and its path."""
+    types = pa.types
+    if not types.is_struct(kind) or {field.name for field in kind} != {"bytes", "path"}:
+        return False
+    content, path = kind.field("bytes").type, kind.field("path").type
+    is_bytes = types.is_binary(content) or types.is_large_binary(content)
+    return bool(is_bytes and (types.is_string(path) or types.is_large_string(path)))
+
+
+def _outside(name: str, content: Any, path: Any) -> Iterator[tuple[int, str]]:
+    """Yield the rows that have the path of a file only."""
+    for at in np.flatnonzero(content.is_null().to_numpy(zero_copy_only=False)).tolist():
+        if (told := path[at].as_py()) is not None:
+            yield (
+                at,
+                f"column {name}: the file {told[:80]!r} is not in the table, its path alone is",
+            )
+
+
+def _damage(value: Any) -> str:
+    """Return what is wrong with an image in an Arrow scalar; empty for a sound one and a null."""
+    data = value.as_py()
+    if data is None:
+        return ""
+    if not isinstance(data, bytes):
+        return f"{type(data).__name__} instead of the bytes of an image"
+    try:
+        check_picture(data)
+    except PictureError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,404 @@
+"""JSON files as records: an object a line (JSON Lines), or an array of objects.
+
+file -> objects -> **types of the whole file** -> records -> Batch
+
+JSON has no schema, and values that most objects lack are usual. So the file is read once for the
+types of all its values, and a second time for the rows. A value is stored as what it is: integers
+are longs, or decimals if a long is too small, a column of integers and fractions is double, and
+texts stay texts. Objects in it become nested objects, arrays arrays or lists.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Final
+
+import numpy as np
+
+from ignitetf.errors import ConfigError, SchemaError, SourceError
+from ignitetf.load.sources.arrays import key_field_of
+from ignitetf.load.sources.base import BadRecord, Source, type_name
+from ignitetf.load.sources.filesets import data_files, open_tables
+from ignitetf.load.sources.location import Place, digest, one_line, open_plain, reading
+from ignitetf.load.sources.records import RecordSource
+from ignitetf.load.sources.tabular import Columns, Renames, changed_headings, columns_of_headings
+from ignitetf.load.sources.texts import NOT_UTF8, Utf8Stream
+from ignitetf.load.sources.values import field_of, stored_field
+from ignitetf.tables.storage import OnBadRecord
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.datatypes import LIST_OF
+from ignitetf.wire.schema import BYTES, Field, Schema, is_identifier
+
+__all__ = ["jsonl"]
+
+_PIECE: Final = 1 << 20
+_MAX_RECORD: Final = 256 << 20
+_LONG: Final = np.iinfo(np.int64)
+_BIG: Final = "integers beyond a long"
+_HINT: Final = "JSON in UTF-8 is expected: an object a line, or an array of objects"
+_LEAVE_OUT: Final = "--columns A,B takes other columns only"
+_WORDS: Final = {
+    "dict": "an object", "list": "an array", "str": "a text", "bool": "true or false",
+    "int": "a number", "float": "a number",
+}  # fmt: skip
+
+_NOT_UTF8: Final = "not UTF-8; --encoding names another encoding, such as latin-1"
+
+Record = dict[str, Any]
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> Record:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(n for n, _ in pairs).items() if count > 1)
+        raise ValueError(f"two values are called {twice!r}")
+    return found
+
+
+# Python's would keep the last of two values with one name.
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_pairs)
+
+
+class _Texts:
+    """The text of a file, in pieces."""
+
+    def __init__(self, place: Place, encoding: str | None) -> None:
+        self._stream = Utf8Stream(open_plain(place), place.name, encoding)
+        self._name = place.name
+
+    def read(self) -> str:
+        """Return the next piece, empty at the end; it ends between two characters."""
+        with reading(self._name, _HINT):
+            return self._stream.read(_PIECE).decode("utf-8", "surrogatepass")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+def _objects(place: Place, encoding: str | None) -> Iterator[Record | BadRecord]:
+    """Yield the objects of a file, and what is not one as bad records."""
+    with closing(_Texts(place, encoding)) as texts:
+        head = texts.read().removeprefix("\ufeff")
+        while head and not head.strip() and (more := texts.read()):
+            head += more
+        first = head.lstrip().partition("\n")[0]
+        if first.startswith("[") or (first.startswith("{") and not _is_whole(first, head)):
+            yield from _sequence(place, texts, head)
+        else:
+            yield from _lines(place, texts, head)
+
+
+def _is_whole(line: str, head: str) -> bool:
+    """Whether the first line is an object by itself, or damaged; not the begin of a longer one."""
+    try:
+        _DECODER.decode(line)
+    except ValueError as error:
+        # The text ends before the object does.
+        at_end = getattr(error, "pos", 0) >= len(line.rstrip())
+        return not at_end or "\n" not in head
+    return True
+
+
+def _lines(place: Place, texts: _Texts, text: str) -> Iterator[Record | BadRecord]:
+    number = 0
+    while True:
+        *lines, rest = text.split("\n")
+        more = texts.read()
+        if not more and rest:
+            lines.append(rest)
+        for line in lines:
+            if line.strip():
+                number += 1
+                yield _object(place, number, line)
+        if not more:
+            return
+        if len(rest) > _MAX_RECORD:
+            raise SourceError(
+                f"{place.name}: a line of more than {_MAX_RECORD >> 20} MB", hint=_HINT
+            )
+        text = rest + more
+
+
+def _object(place: Place, number: int, line: str) -> Record | BadRecord:
+    name = f"{place.name}, row {number}"
+    if NOT_UTF8 in line:
+        return BadRecord(name, _NOT_UTF8)
+    try:
+        found = _DECODER.decode(line)
+    except (ValueError, RecursionError) as error:
+        return BadRecord(name, f"damaged JSON: {one_line(error)}")
+    if not isinstance(found, dict):
+        return BadRecord(name, f"{_word(type(found))} instead of an object")
+    return found
+
+
+def _sequence(place: Place, texts: _Texts, text: str) -> Iterator[Record | BadRecord]:
+    """Yield the objects of an array, or of a text of objects over several lines."""
+    text, number = text.lstrip(), 0
+    is_array = text.startswith("[")
+    at = int(is_array)
+    while True:
+        while at < len(text) and text[at] in " \t\r\n,":
+            at += 1
+        if at == len(text):
+            at, text = 0, texts.read()
+            if text:
+                continue
+            if is_array:
+                raise SourceError(
+                    f"{place.name}: the array never ends", hint="fetch the file again"
+                )
+            return
+        name = f"{place.name}, row {number + 1}"
+        if is_array and text[at] == "]":
+            if (text[at + 1 :] + texts.read()).strip():
+                raise SourceError(f"{place.name}: more text follows the array", hint=_HINT)
+            return
+        try:
+            # A number at the end of a piece may go on in the next one; an object has its own end.
+            found, end = _DECODER.raw_decode(text, at)
+            whole = isinstance(found, dict) or end < len(text)
+        except ValueError as error:
+            found, end, whole = error, at, False
+        if not whole and (more := texts.read()):
+            text, at = text[at:] + more, 0
+            if len(text) > _MAX_RECORD:
+                raise SourceError(
+                    f"{name}: damaged, or more than {_MAX_RECORD >> 20} MB", hint=_HINT
+                )
+            continue
+        if isinstance(found, ValueError):
+            raise SourceError(f"{name}: damaged JSON: {one_line(found)}", hint=_HINT)
+        part, number, at = text[at:end], number + 1, end
+        if NOT_UTF8 in part:
+            yield BadRecord(name, _NOT_UTF8)
+        elif isinstance(found, dict):
+            yield found
+        else:
+            yield BadRecord(name, f"{_word(type(found))} instead of an object")
+
+
+def _word(kind: type) -> str:
+    return _WORDS.get(kind.__name__, "null")
+
+
+class _Seen:
+    """The values of one name in all objects.
+
+    Attributes:
+        counts: Number of values of each type; integers beyond a long under `_BIG` too.
+        lengths: Shortest and longest array.
+        items: The values in arrays.
+        fields: The values in objects, by name.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[Any] = Counter()
+        self.lengths: tuple[int, int] | None = None
+        self.items: _Seen | None = None
+        self.fields: dict[str, _Seen] = {}
+
+    def add(self, value: Any) -> None:
+        """Count a value."""
+        kind = type(value)
+        self.counts[kind] += 1
+        if kind is int and not _LONG.min <= value <= _LONG.max:
+            self.counts[_BIG] += 1
+        elif kind is dict:
+            for name, one in value.items():
+                if (seen := self.fields.get(name)) is None:
+                    seen = self.fields[name] = _Seen()
+                seen.add(one)
+        elif kind is list:
+            self._add_list(value)
+
+    def _add_list(self, value: list[Any]) -> None:
+        size = len(value)
+        low, high = self.lengths or (size, size)
+        self.lengths = min(low, size), max(high, size)
+        if self.items is None:
+            self.items = _Seen()
+        kinds = set(map(type, value))
+        if dict in kinds or list in kinds:
+            for one in value:
+                self.items.add(one)
+        else:
+            self.items.counts.update(dict.fromkeys(kinds, 1))
+
+    def kind(self) -> Any:
+        """Return the type that most values have, float for all numbers if one is a fraction."""
+        numbers = self.counts[int] + self.counts[float]
+        found = {k: n for k, n in self.counts.items() if k in (bool, str, dict, list)}
+        if numbers:
+            found[float if self.counts[float] else int] = numbers
+        return max(found, key=lambda kind: found[kind]) if found else None
+
+    def field(self, name: str, total: int) -> Field:
+        """Return the field of these values; it has nulls if not all of `total` objects have one.
+
+        Raises:
+            SourceError: Nothing can store them.
+        """
+        nulls = self.counts[type(None)] > 0 or sum(self._values()) < total
+        kind = self.kind()
+        if kind is None:
+            return Field(name, TypeCode.STRING, BYTES, (), nullable=True)
+        if kind is int and self.counts[_BIG]:
+            return Field(name, TypeCode.DECIMAL, BYTES, (), nulls)
+        if kind is dict:
+            return self._object(name, nullable=nulls)
+        if kind is list:
+            return self._list(name, nullable=nulls)
+        sample = {bool: True, int: 0, float: 0.5, str: ""}[kind]
+        return field_of(name, [sample, None] if nulls else [sample])
+
+    def _values(self) -> Iterator[int]:
+        yield from (n for kind, n in self.counts.items() if kind not in (_BIG, type(None)))
+
+    def _object(self, name: str, *, nullable: bool) -> Field:
+        if not self.fields:
+            raise SchemaError(f"field {name!r}: its objects are empty", hint=_LEAVE_OUT)
+        if wrong := [inner for inner in self.fields if not is_identifier(inner)]:
+            raise SchemaError(
+                f"field {name!r}: {wrong[0]!r} is not a name of a nested field",
+                hint=f"names have letters, digits and underscores; {_LEAVE_OUT}",
+            )
+        upper = Counter(map(str.upper, self.fields))
+        if len(upper) < len(self.fields):
+            alike = [n for n in self.fields if upper[n.upper()] > 1]
+            raise SchemaError(
+                f"field {name!r}: {alike[0]!r} and {alike[1]!r} are one name: capitals and small"
+                " letters count as equal",
+                hint=_LEAVE_OUT,
+            )
+        count = self.counts[dict]
+        inner = tuple(seen.field(key, count) for key, seen in self.fields.items())
+        return Field(name, TypeCode.OBJECT, BYTES, (), nullable, inner)
+
+    def _list(self, name: str, *, nullable: bool) -> Field:
+        low, high = self.lengths or (0, 0)
+        shape = (low,) if low == high and low else (None,)
+        items = self.items or _Seen()
+        kind = items.kind()
+        if kind in (None, bool, int, float):
+            dtype = np.dtype({None: float, bool: bool, int: np.int64, float: float}[kind])
+            return stored_field(name, dtype, shape, nullable=nullable)
+        if kind is str:
+            return Field(name, TypeCode.STRING_ARRAY, BYTES, (None,), nullable)
+        item = items.field("item", 0)
+        if kind is list and item.dtype != BYTES and not item.fields and None not in item.shape:
+            return stored_field(name, item.dtype, (*shape, *item.shape), nullable=nullable)
+        item = Field(item.name, item.type, item.dtype, item.shape, False, item.fields)
+        code = LIST_OF.get(item.type, TypeCode.COLLECTION)
+        return Field(name, code, item.dtype, (None,), nullable, (item,))
+
+
+class _JsonSource(RecordSource):
+    """The objects of one JSON file."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        encoding: str | None = None,
+        key: str | None = None,
+        columns: Columns = None,
+        rename: Renames = None,
+        bad_records: OnBadRecord = "fail",
+    ) -> None:
+        """Read the file for the types of its values."""
+        self.place = place
+        self._encoding = encoding
+        whole, rows = self._survey(bad_records)
+        seen, count = whole.fields, whole.counts[dict]
+        headings = list(seen)
+        chosen = columns_of_headings(place.name, headings, columns, rename)
+        self._name_of = {name: headings[i] for i, name in chosen}
+        fields = {}
+        for i, name in chosen:
+            try:
+                fields[name] = seen[headings[i]].field(name, count)
+            except SchemaError as error:
+                raise SourceError(f"{place.name}: {error.message}", hint=error.hint) from error
+        if not fields:
+            raise SourceError(f"{place.name}: no values in it", hint=_HINT)
+        word = None if key is None else key.strip().upper()
+        known = {heading.strip().upper(): name for name, heading in self._name_of.items()}
+        key_name = word if word is None or word in fields else known.get(word, word)
+        key_field = key_field_of(key_name, fields)
+        how = (chosen,) if columns is not None or rename is not None else ()
+        super().__init__(
+            lambda: _objects(place, encoding),
+            schema=Schema(type_name(place.stem), key_field, tuple(fields.values())),
+            key=key_name,
+            rows=rows,
+            fingerprint=digest("jsonl", place.stamp(), encoding, key_name, *how),
+            bad_records=bad_records,
+        )
+        self.nbytes = place.size()
+        if (text := changed_headings(headings, chosen, rename)) is not None:
+            self.note(text)
+        if nothing := [
+            f.name for f in fields.values() if seen[self._name_of[f.name]].kind() is None
+        ]:
+            self.note(f"{', '.join(nothing)}: nothing but nulls, loaded as text")
+
+    def _survey(self, bad_records: OnBadRecord) -> tuple[_Seen, int]:
+        """Return the values of all objects, and the number of records."""
+        whole, bad = _Seen(), 0
+        for item in _objects(self.place, self._encoding):
+            if isinstance(item, dict):
+                whole.add(item)
+            elif bad_records == "fail":
+                raise SourceError(
+                    f"{item.name}: {item.reason}",
+                    hint="repair or remove it, or leave it out with --bad-records skip",
+                )
+            else:
+                bad += 1
+        if not whole.fields:
+            raise SourceError(f"{self.place.name}: no objects in it", hint=_HINT)
+        return whole, whole.counts[dict] + bad
+
+    def _named(self, item: Any) -> dict[str, Any]:
+        return {name: item.get(heading) for name, heading in self._name_of.items()}
+
+    def _row(self, number: int) -> str:
+        return f"{self.place.name}, row {number + 1}"
+
+
+def jsonl(
+    location: Any,
+    key: str | None = None,
+    columns: Columns = None,
+    rename: Renames = None,
+    encoding: str | None = None,
+    split: str | None = None,
+    bad_records: OnBadRecord = "fail",
+) -> Source:
+    """Open JSON files: an object a line, or an array of objects, compressed or not.
+
+    Args:
+        location: A file, a pattern with `*`, a folder, or a list; see `parquet`.
+        key: Column to use as the key; otherwise a running number.
+        columns: Names of the columns to load, `A,B`; None for all.
+        rename: New names of columns, `OLD=NEW,OLD=NEW`.
+        encoding: Encoding of the text; None for UTF-8, or UTF-16 with a byte order mark.
+        split: The split to load; None for all.
+        bad_records: What to do with lines that are not objects, and values that do not fit.
+
+    Raises:
+        SourceError: Missing or damaged, or with values that Ignite cannot store.
+    """
+    if not location:
+        raise ConfigError("source 'jsonl' needs a file")
+    files = data_files(location, (".jsonl", ".ndjson", ".json"), split)
+
+    def opened(place: Place, **options: Any) -> Source:
+        return _JsonSource(place, encoding=encoding, **options)
+
+    return open_tables(files, opened, key, columns, rename, bad_records)

@@ -1,0 +1,137 @@
+"""The bytes of a text file as UTF-8, whatever its encoding.
+
+stream -> **UTF-8, with a mark in place of each wrong byte** -> csvfile, jsonfile
+
+A parser loses or refuses much more than the row with a wrong byte, so it is given text that is
+guaranteed to be UTF-8: a mark replaces that byte, so that the error can name its row.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+from typing import Any, Final
+
+from ignitetf.errors import ConfigError, SourceError
+from ignitetf.load.sources.location import Stream, reading
+
+__all__ = ["HINT_ENCODING", "NOT_UTF8", "Utf8Stream"]
+
+# A noncharacter: Unicode forbids it in texts that are exchanged.
+NOT_UTF8: Final = "\ufdd0"
+HINT_ENCODING: Final = (
+    "--encoding names the encoding of the file, such as latin-1, cp1252, utf-16 or shift_jis"
+)
+_LINE_ENDS: Final = (b"\n", b"\r")
+# The longer ones first, as one begins like a shorter one.
+_MARKS: Final = (
+    (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
+)  # fmt: skip
+
+
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return NOT_UTF8, error.end
+
+
+codecs.register_error("ignitetf.mark", _mark)
+
+
+class Utf8Stream(io.RawIOBase):
+    """Reads a stream in pieces, as UTF-8 that ends with a line end, and closes it.
+
+    Attributes:
+        last: The last byte so far that is not a line end.
+    """
+
+    def __init__(self, stream: Stream, name: str, encoding: str | None = None) -> None:
+        """Take a stream.
+
+        Args:
+            stream: The file, decompressed.
+            name: Its name, for messages.
+            encoding: Its encoding; None for UTF-8, or what its byte order mark says.
+
+        Raises:
+            ConfigError: There is no such encoding.
+        """
+        super().__init__()
+        self._stream = stream
+        self._name = name
+        self._encoding = "utf-8" if encoding is None else _known_encoding(encoding)
+        self._found = encoding is not None
+        self._decoder: Any = None
+        self._pending = False
+        self._in_line = False
+        self.last = b""
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read about `size` bytes: marks and other encodings are longer in UTF-8."""
+        while True:
+            data, at_end = self._piece(size)
+            if self._decoder is None:
+                self._begin(data)
+            out = self._decoded(data, at_end=at_end)
+            if out:
+                self._in_line = not out.endswith(_LINE_ENDS)
+            if at_end and self._in_line:
+                out, self._in_line = out + b"\n", False
+            if out or at_end:  # an incomplete character alone is not the end of the file
+                self.last = out[-4096:].rstrip(b"\r\n")[-1:] or self.last
+                return out
+
+    def _piece(self, size: int) -> tuple[bytes, bool]:
+        """Return the next `size` bytes, or all up to the end, and whether they are the last."""
+        with reading(self._name, "fetch or export the file again"):
+            data = more = self._stream.read(size)
+            while more and len(data) != size:
+                data += (more := self._stream.read(size - len(data) if size > 0 else size))
+        return data, len(data) != size
+
+    def _begin(self, data: bytes) -> None:
+        """Find the encoding by the first bytes, unless it was given."""
+        if not self._found:
+            marked = next((name for mark, name in _MARKS if data.startswith(mark)), None)
+            if marked is None and b"\0" in data[:4] and b"\0\0" not in data[:4]:
+                order = "be" if data[:1] == b"\0" else "le"
+                raise SourceError(
+                    f"{self._name}: the text looks like UTF-16 without a byte order mark",
+                    hint=f"--encoding utf-16-{order}",
+                )
+            self._encoding = marked or "utf-8"
+        self._decoder = codecs.getincrementaldecoder(self._encoding)("ignitetf.mark")
+
+    def _decoded(self, data: bytes, *, at_end: bool) -> bytes:
+        if self._encoding == "utf-8" and data.isascii() and not self._pending:
+            return data
+        with reading(self._name, HINT_ENCODING):
+            out: bytes = self._decoder.decode(data, final=at_end).encode("utf-8", "replace")
+        self._pending = bool(self._decoder.getstate()[0])
+        return out
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill at most a third of a buffer, because a mark of three bytes replaces one byte."""
+        data = self.read(max(1, len(buffer) // 3 - 1))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close this stream and the underlying one."""
+        try:
+            super().close()
+        finally:
+            self._stream.close()
+
+
+def _known_encoding(name: str) -> str:
+    try:
+        found = codecs.lookup(name)
+        "".encode(name)  # refuses codecs that are not encodings of texts, such as hex
+    except (LookupError, UnicodeError) as error:
+        raise ConfigError(f"encoding {name!r} is unknown", hint=HINT_ENCODING) from error
+    return found.name
