@@ -241,7 +241,7 @@ def test_a_stream_begins_while_it_is_read_and_leaves_nothing(client, items):
 def test_streams_that_cannot_be_loaded_are_told(client, cache_name):
     wrong = {
         "named columns": pa.chunked_array([[1, 2]]),
-        "no Ignite type": pa.table({"A": [[[1], [2, 3]]]}),
+        "no Ignite type": pa.table({"A": pa.array([1], pa.duration("s"))}),
         "null inside a list": pa.table({"A": pa.array([None, [1, None]], pa.list_(pa.int8(), 2))}),
         "two columns": pa.table({"a": [1], "A": [2]}),
     }
