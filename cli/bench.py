@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ignitetf.cli.group import UsageError
-from ignitetf.cli.options import Connect, connected
+from ignitetf.cli.options import Connect, StorageWorkload, WorkloadOption, connected
 from ignitetf.cli.output import Output, OutputOption, note, show
 from ignitetf.cli.quiet import quiet_tensorflow
 
@@ -38,6 +38,9 @@ _STORAGE: Final = (
     "needed",
     "mb_per_s",
     "memory_mb",
+    "first_ms",
+    "wait_p50_ms",
+    "wait_p99_ms",
     "samples",
 )
 
@@ -64,14 +67,6 @@ class WriteProfile(StrEnum):
     MNIST = "mnist"
     MB1 = "1mb"
     PNG = "png"
-
-
-class StorageWorkload(StrEnum):
-    """Trainings of MLPerf Storage."""
-
-    RESNET50 = "resnet50"
-    UNET3D = "unet3d"
-    COSMOFLOW = "cosmoflow"
 
 
 @app.callback()
@@ -259,10 +254,7 @@ def fs(
 @connected
 def storage(
     connect: Connect,
-    workload: Annotated[
-        StorageWorkload,
-        typer.Option(help="Samples, batches and steps, as MLPerf Storage has them for H100."),
-    ] = StorageWorkload.RESNET50,
+    workload: WorkloadOption = StorageWorkload.RESNET50,
     accelerators: Annotated[
         int, typer.Option(min=1, max=1024, metavar="N", help="Most accelerators to try.")
     ] = 64,

@@ -10,6 +10,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,8 @@ __all__ = [
     "BackupsOption",
     "Connect",
     "PartitionsOption",
+    "StorageWorkload",
+    "WorkloadOption",
     "Yes",
     "confirm",
     "connected",
@@ -34,6 +37,24 @@ __all__ = [
 
 _PANEL = "Connection"
 _LIMITS = {"timeout": "request_timeout_s", "idle_timeout": "idle_timeout_s"}
+
+
+class StorageWorkload(StrEnum):
+    """Trainings of MLPerf Storage."""
+
+    RESNET50 = "resnet50"
+    UNET3D = "unet3d"
+    COSMOFLOW = "cosmoflow"
+    RETINANET_B200 = "retinanet-b200"
+    UNET3D_B200 = "unet3d-b200"
+    FLUX_B200 = "flux-b200"
+    DLRM_B200 = "dlrm-b200"
+
+
+WorkloadOption = Annotated[
+    StorageWorkload,
+    typer.Option("--workload", help="Samples, batches and steps, as MLPerf Storage has them."),
+]
 
 
 class Connect:

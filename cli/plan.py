@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ignitetf.cli.options import Connect, connected
+from ignitetf.cli.options import Connect, StorageWorkload, WorkloadOption, connected
 from ignitetf.cli.output import OutputOption, note, show, terminal_width
 
 if TYPE_CHECKING:
@@ -26,10 +26,7 @@ def plan(
     accelerators: Annotated[
         int, typer.Option(min=1, max=100_000, metavar="N", help="Accelerators to feed.")
     ],
-    workload: Annotated[
-        Literal["resnet50", "unet3d", "cosmoflow"],
-        typer.Option(help="Samples, batches and steps, as MLPerf Storage has them for H100."),
-    ] = "resnet50",
+    workload: WorkloadOption = StorageWorkload.RESNET50,
     nodes: Annotated[
         int | None, typer.Option(min=1, max=10_000, metavar="N", help="Nodes that there are.")
     ] = None,
@@ -67,7 +64,7 @@ def plan(
     from ignitetf.plan.service import assumed_times
     from ignitetf.plan.sizing import Demand, make_plan
 
-    chosen = WORKLOADS[workload]
+    chosen = WORKLOADS[workload.value]
     times = _measured(connect, chosen) if measure else None
     if times is None:
         times = assumed_times(chosen.row_bytes)
@@ -75,7 +72,7 @@ def plan(
     demand = Demand(chosen, accelerators, samples, per_worker, network_gbit, memory, nodes)
     found = make_plan(demand, times)
     if output == "json":
-        given = {"workload": workload, "accelerators": accelerators}
+        given = {"workload": workload.value, "accelerators": accelerators}
         show({**given, **asdict(found), "times": asdict(times)}, output)
         return
     rows = found.as_rows()

@@ -16,6 +16,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 __all__ = ["Utilisation", "ahead_of", "utilisation_of"]
 
 _AHEAD_BYTES: Final = 64 << 20
@@ -34,12 +36,18 @@ class Utilisation:
         seconds: Total time of all accelerators, from the first batch of each.
         utilisation: Share of that time in which they computed, by the requested step time. A
             sleep's excess over that time counts as waiting.
+        first_s: Seconds from the request for batches to the first one.
+        wait_p50_s: Median of the seconds that a step waited for its batch, without the first ones.
+        wait_p99_s: Their 99th percentile.
     """
 
     accelerators: int
     steps: int
     seconds: float
     utilisation: float
+    first_s: float = 0.0
+    wait_p50_s: float = 0.0
+    wait_p99_s: float = 0.0
 
 
 def ahead_of(accelerators: int, batch_bytes: int) -> int:
@@ -82,7 +90,10 @@ def utilisation_of(
     if shared.error is not None:
         raise shared.error
     steps, took = sum(d.steps for d in devices), sum(d.took_s for d in devices)
-    return Utilisation(accelerators, steps, took, steps * step_s / took if took else 0.0)
+    waits = np.concatenate([device.waits_s for device in devices])
+    half, most = np.percentile(waits, [50, 99]) if len(waits) else (0.0, 0.0)
+    share = steps * step_s / took if took else 0.0
+    return Utilisation(accelerators, steps, took, share, shared.first_s, float(half), float(most))
 
 
 class _Shared:
@@ -93,12 +104,15 @@ class _Shared:
         self._queue: queue.Queue[Any] = queue.Queue(ahead)
         self.stop = threading.Event()
         self.error: BaseException | None = None
+        self.first_s = 0.0
 
     def feed(self) -> None:
         """Put batches into the queue until stopped, or until an error."""
+        begin = time.monotonic()
         try:
             with contextlib.closing(self._batches) as batches:
                 for batch in batches:
+                    self.first_s = self.first_s or time.monotonic() - begin
                     while not self.stop.is_set():
                         with contextlib.suppress(queue.Full):
                             self._queue.put(batch, timeout=_POLL_S)
@@ -129,6 +143,7 @@ class _Accelerator(threading.Thread):
         self._seconds = seconds
         self.steps = 0
         self.took_s = 0.0
+        self.waits_s: list[float] = []
 
     def run(self) -> None:
         """Run until the time is over; a step includes the wait for the next batch."""
@@ -136,6 +151,9 @@ class _Accelerator(threading.Thread):
         begin = time.monotonic()
         while going and self.took_s < self._seconds:
             time.sleep(self._step_s)
+            asked = time.monotonic()
             going = self._shared.take()
             self.steps += going
-            self.took_s = time.monotonic() - begin
+            now = time.monotonic()
+            self.waits_s.append(now - asked)
+            self.took_s = now - begin

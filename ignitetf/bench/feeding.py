@@ -73,6 +73,9 @@ class Fed:
         batches_per_s: Batches per second of all accelerators.
         memory_mb: Peak memory of the process during the run minus its memory before reading, in MB
             (10^6); None if the system does not report it.
+        first_ms: Milliseconds to the first batch of the opened data set or files.
+        wait_p50_ms: Median of the milliseconds that a step waited for its batch.
+        wait_p99_ms: Their 99th percentile.
     """
 
     accelerators: int
@@ -80,6 +83,9 @@ class Fed:
     utilisation: float
     batches_per_s: float
     memory_mb: float | None
+    first_ms: float = 0.0
+    wait_p50_ms: float = 0.0
+    wait_p99_ms: float = 0.0
 
 
 class FeedProcess:
@@ -204,6 +210,7 @@ def _run(
         found.utilisation,
         found.steps / (found.seconds / accelerators) if found.steps else 0.0,
         None if peak is None or before is None else round(max(0.0, peak - before) / 1e6, 1),
+        *(round(1e3 * s, 3) for s in (found.first_s, found.wait_p50_s, found.wait_p99_s)),
     )
 
 

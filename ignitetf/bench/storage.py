@@ -53,13 +53,17 @@ class Supported:
         needed: The required share.
         mb_per_s: Megabytes (10^6) of samples per second that they consumed.
         memory_mb: Peak memory of the reading process minus its memory before reading.
+        first_ms: Milliseconds to the first batch of what is open already.
+        wait_p50_ms: Median of the milliseconds that a step waited for its batch.
+        wait_p99_ms: Their 99th percentile.
         limit: Whether this is the largest number allowed, so that the true number may be higher.
         setting: How it was read.
         sample_bytes: Bytes of a sample.
         batch: Samples of a step.
         step_s: Seconds of a step.
         samples: Samples of the data set, which was read repeatedly.
-        runs: All runs: `accelerators`, `utilisation`, `mb_per_s`, `memory_mb`.
+        runs: All runs: `accelerators`, `utilisation`, `mb_per_s`, `memory_mb`, `first_ms`,
+            `wait_p50_ms`, `wait_p99_ms`.
     """
 
     workload: str
@@ -69,6 +73,9 @@ class Supported:
     needed: float
     mb_per_s: float
     memory_mb: float | None
+    first_ms: float
+    wait_p50_ms: float
+    wait_p99_ms: float
     limit: bool
     setting: str
     sample_bytes: int
@@ -139,6 +146,8 @@ def bench_storage(
         ServerOverloaded: The node has no room for a batch.
         ConfigError: The disk has no room for the files.
     """
+    if workload.note:
+        say(f"{workload.name}: {workload.note}")
     if importlib.util.find_spec("tensorflow") is None:
         say("without TensorFlow, TFRecord files are left out")
         ways: tuple[str, ...] = (_IGNITE, BARE_AHEAD)
@@ -198,6 +207,9 @@ def _supported(
         needed=workload.least_utilisation,
         mb_per_s=figures["mb_per_s"],
         memory_mb=shown.memory_mb,
+        first_ms=shown.first_ms,
+        wait_p50_ms=shown.wait_p50_ms,
+        wait_p99_ms=shown.wait_p99_ms,
         limit=search.best is not None and shown.accelerators == most,
         setting=setting,
         sample_bytes=workload.sample_bytes,
@@ -214,6 +226,9 @@ def _figures(run: Fed, workload: Workload) -> dict[str, Any]:
         "utilisation": round(run.utilisation, 4),
         "mb_per_s": round(run.batches_per_s * workload.batch_bytes / 1e6, 1),
         "memory_mb": run.memory_mb,
+        "first_ms": run.first_ms,
+        "wait_p50_ms": run.wait_p50_ms,
+        "wait_p99_ms": run.wait_p99_ms,
     }
 
 

@@ -33,6 +33,7 @@ def test_each_way_keeps_accelerators_busy_and_leaves_nothing(client, no_files):
         assert one.accelerators == 2 and one.limit
         assert 0.05 <= one.utilisation <= 1 and one.mb_per_s > 0
         assert one.memory_mb is None or one.memory_mb < 500
+        assert 0 < one.first_ms < 10_000 and 0 <= one.wait_p50_ms <= one.wait_p99_ms
         assert [run["accelerators"] for run in one.runs] == [1, 2]
     assert any("200 samples of 5,000 bytes" in line for line in told)
     assert set(client.cache_names()) - before <= {"IGNITETF_CATALOG"}

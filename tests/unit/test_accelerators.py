@@ -8,6 +8,7 @@ from ignitetf.bench.accelerators import ahead_of, utilisation_of
 from ignitetf.bench.feeding import Fed
 from ignitetf.bench.storage import Search
 from ignitetf.bench.workloads import MOST_ROW_BYTES, WORKLOADS
+from ignitetf.cli.options import StorageWorkload
 
 STEP_S = 0.02
 
@@ -35,6 +36,9 @@ def test_accelerators_compute_while_batches_come_fast_and_wait_while_they_do_not
     assert fast.steps <= ended[0]
     slow = utilisation_of(batches(2 * STEP_S), accelerators, STEP_S, 0.4, ahead=2)
     assert 0 < slow.utilisation < min(0.7, fast.utilisation)
+    # A step waits for its batch as long as the batch takes longer than the step.
+    assert slow.wait_p99_s >= slow.wait_p50_s >= (accelerators - 0.5) * STEP_S
+    assert slow.first_s >= 2 * STEP_S > fast.first_s
     assert slow.steps * STEP_S == pytest.approx(slow.utilisation * slow.seconds)
 
 
@@ -55,6 +59,10 @@ def test_the_search_finds_the_most_that_are_at_work(most):
         found = 0 if search.best is None else search.best.accelerators
         assert found == min(true, most)
         assert len({run.accelerators for run in search.runs}) == len(search.runs) <= 9
+
+
+def test_the_commands_offer_every_workload():
+    assert [each.value for each in StorageWorkload] == list(WORKLOADS)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda w: w.name)
