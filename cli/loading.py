@@ -148,9 +148,9 @@ def _left(error: KeyboardInterrupt, cache: str, source: Source) -> str:
     """Return what remains of an interrupted load, and how to continue."""
     if getattr(error, "kept", False):
         if not source.resumable:
-            return f"'ignitetf load ... --if-exists replace' begins again with {cache}"
-        return f"'ignitetf load ... --if-exists resume' goes on with {cache}"
-    return f"nothing of it is left in {cache}"
+            return f"'ignitetf load ... --if-exists replace' starts again with {cache}"
+        return f"'ignitetf load ... --if-exists resume' continues with {cache}"
+    return f"no rows of it are left in {cache}"
 
 
 def _note_bad_records(records: list[BadRecord]) -> None:

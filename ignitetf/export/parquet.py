@@ -57,7 +57,7 @@ class ParquetFormat(Format):
         arrays = [array_of(self._pa, c, kind) for c, kind in zip(columns, kinds, strict=True)]
         for field, array in zip(self.fields, arrays, strict=True):
             if array.null_count and not field.nullable:
-                raise SchemaError(f"field {field.name}: a null, and it must have none")
+                raise SchemaError(f"field {field.name}: must not be null")
         return self._pa.record_batch(arrays, schema=self.schema)
 
 

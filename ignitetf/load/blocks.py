@@ -107,7 +107,7 @@ class Blocks:
         if partitions is None:
             raise ConfigError(
                 f"the partition of keys of type {self.writer.schema.key.type.name} is not known",
-                hint="use the layout rows",
+                hint="load with --layout rows",
             )
         # NumPy sorts uint16 three times as fast, and no cache has more partitions than that.
         order = np.argsort(partitions.astype(np.uint16), kind="stable")

@@ -193,7 +193,7 @@ class _Copy:
             wait_s = other.wait_s(error, self._client.settings.idle_timeout_s)
         if wait_s is None:
             raise error
-        log.warning("copy: %s; again in %.1f s", error, wait_s)
+        log.warning("copy: %s; retrying in %.1f s", error, wait_s)
         time.sleep(wait_s)
 
     def _share(self, left: dict[int, None]) -> None:

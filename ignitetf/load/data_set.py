@@ -187,9 +187,9 @@ def require_made_by_load(cache: str, tables: set[str], made: tuple[Storage, Sche
         ours = made is not None and not _has_rows_table(*made)
     if not ours:
         raise CacheExists(
-            f"cache {cache!r} was made by others, not by a load",
-            hint="choose another name; or --if-exists replace-foreign, which removes that cache"
-            " with all it holds once the new rows are loaded",
+            f"cache {cache!r} was not created by an ignitetf load",
+            hint="choose another name, or use --if-exists replace-foreign: it removes that cache"
+            " and its entries after the new rows are loaded",
             cache=cache,
         )
 
@@ -324,15 +324,15 @@ class Replacement:
             # An incomplete copy is useless, and on a full node it would block everything else.
             self._lease.check()
             drop_caches(self._client, self._final)
-            raise self._explained(error, "make room (more nodes, or other data removed)") from error
+            raise self._explained(error, "free memory (remove other data, or add nodes)") from error
         except CacheExists as error:
-            raise self._explained(error, "remove what others made under its name") from error
+            raise self._explained(error, "remove the cache that has its name") from error
         except (ConfigError, ServerError) as error:
             raise self._explained(error, error.hint or "remove the cause") from error
 
     def _explained(self, error: IgniteTFError, help_: str) -> IgniteTFError:
         return error.hinted(
-            f"{self._name!r} already has its new rows, in another cache for now; {help_}, then load"
+            f"{self._name!r} has its new rows, for now in another cache; {help_}, then load"
             " again with --if-exists resume"
         )
 

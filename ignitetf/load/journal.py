@@ -141,7 +141,7 @@ class Journal:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SchemaError(
                 f"the journal of an unfinished load cannot be read: {error!r}",
-                hint="begin again with --if-exists replace",
+                hint="start again with --if-exists replace",
             ) from error
 
 
@@ -281,8 +281,8 @@ def entries_of(manifest: Manifest) -> int:
 def equal_keys_error(equal: int, rows: int, key_name: str) -> SourceError:
     """Return the error for records with equal keys."""
     return SourceError(
-        f"{equal:,} of {rows:,} records have the key of another record in {key_name}",
-        hint="choose another --key, or none for a running number",
+        f"{equal:,} of {rows:,} records share their key with another record in {key_name}",
+        hint="choose another --key, or omit it to number the records",
     )
 
 
@@ -301,9 +301,9 @@ def require_seen(client: Client, name: str, tables: Iterable[str]) -> None:
         least = client.sql(f"SELECT MIN(_KEY) FROM {quoted(table)}").fetchall()  # nosec B608
         if least[0][0] is None:
             raise ConfigError(
-                f"SQL does not find the rows of {name}: the nodes derive the ids of binary types"
-                " from their names in another way than Apache Ignite does by default",
-                hint="load with --no-sql (sql=False), or leave the mappers out of the nodes'"
+                f"SQL does not find the rows of {name}: the nodes have their own mapping of names"
+                " to ids of binary types, not Apache Ignite's default",
+                hint="load with --no-sql (sql=False), or remove the mappers from the nodes'"
                 " BinaryConfiguration",
                 cache=name,
             )

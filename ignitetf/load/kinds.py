@@ -83,13 +83,11 @@ class SourceKind:
 
 
 _FILES: Final = Location("Files of one table, patterns, folders or fsspec URLs.", several=True)
-_KEY: Final = Option(
-    "--key", "Column that is the key [default: a running number].", metavar="COLUMN"
-)
-_CHANNELS: Final = Option("--channels", "Of pixels: 1 grey, 3 RGB, 4 RGBA.", 3, int)
+_KEY: Final = Option("--key", "Key column [default: a running number].", metavar="COLUMN")
+_CHANNELS: Final = Option("--channels", "Channels of pixels: 1 grey, 3 RGB, 4 RGBA.", 3, int)
 _TABLE_COLUMNS: Final = (
     Option("--columns", "Columns of the table to load [default: all].", metavar="A,B,..."),
-    Option("--rename", "New names of columns.", metavar="OLD=NEW,..."),
+    Option("--rename", "Columns to rename.", metavar="OLD=NEW,..."),
 )
 _SPLIT: Final = Option(
     "--split",
@@ -109,7 +107,7 @@ KINDS: Final[dict[str, SourceKind]] = {
         "Load MNIST into MNIST_TRAIN and MNIST_TEST.",
         "--source data/mnist --partitions 8",
         Location(
-            "As --source.",
+            "Same as --source.",
             option=Option(
                 "--source",
                 "Folder with the four files [default: download them].",
@@ -121,13 +119,13 @@ KINDS: Final[dict[str, SourceKind]] = {
     "digits": SourceKind(
         "arrays",
         "open_digits",
-        "Load the digits of scikit-learn into DIGITS_TRAIN and DIGITS_TEST.",
+        "Load scikit-learn's digits into DIGITS_TRAIN, DIGITS_TEST.",
         splits=True,
     ),
     "images": SourceKind(
         "images",
         "images",
-        "Load image files: a folder with a folder for each class, or a CSV of path and fields.",
+        "Load images: one folder per class, or a CSV of paths.",
         "photos --cache PHOTOS --resize 224x224",
         Location(),
         (
@@ -138,23 +136,23 @@ KINDS: Final[dict[str, SourceKind]] = {
             Option("--resize", "Scale all images; stores pixels.", metavar="HEIGHTxWIDTH"),
             Option(
                 "--channels",
-                "Of pixels: 1 grey, 3 RGB, 4 RGBA [default: 3; 1 for 16 bits of grey].",
+                "Channels of pixels: 1 grey, 3 RGB, 4 RGBA [default: 3; 1 for 16-bit grey].",
                 type=int,
             ),
             Option(
                 "--depth",
-                "Bits of stored pixels, 8 or 16 [default: 16 for 16 bits of grey].",
+                "Bits of stored pixels, 8 or 16 [default: 8; 16 for 16-bit grey].",
                 type=int,
             ),
             Option(
                 "--orient/--no-orient",
-                "Turn stored pixels upright, as EXIF says; files are stored as they are.",
+                "Rotate stored pixels as EXIF says; stored files stay unchanged.",
                 True,
                 bool,
             ),
             Option(
                 "--check-pixels/--no-check-pixels",
-                "Check that files decode to their last pixel, or headers (and CRCs of PNG) only.",
+                "Decode each file fully to check it, or check only headers (and CRCs of PNG).",
                 True,
                 bool,
             ),
@@ -163,7 +161,7 @@ KINDS: Final[dict[str, SourceKind]] = {
     "voc": SourceKind(
         "voc",
         "voc",
-        "Load PASCAL VOC (or ImageNet DET) images and, beside them, their annotations.",
+        "Load PASCAL VOC or ImageNet DET images with annotations.",
         "VOC2012 --cache VOC --image-set train",
         Location(),
         (
@@ -179,7 +177,7 @@ KINDS: Final[dict[str, SourceKind]] = {
     "npz": SourceKind(
         "arrays",
         "npz",
-        "Load NumPy arrays as fields; their first dimension is the record.",
+        "Load NumPy arrays as fields, one record per first index.",
         "train_x.npz --labels train_y.npz --cache TRAIN",
         Location("Files (.npz, .npy).", several=True),
         (
@@ -198,11 +196,11 @@ KINDS: Final[dict[str, SourceKind]] = {
             _KEY,
             Option(
                 "--types",
-                "Types, where the first 4 MB should not decide: varchar, double, decimal(10,2),"
+                "Column types [default: inferred from the first 4 MB]: varchar, double, decimal(10,2),"
                 " ...",
                 metavar="COLUMN:TYPE,...",
             ),
-            Option("--delimiter", "Between columns.", ","),
+            Option("--delimiter", "Character between columns.", ","),
             *_TABLE_COLUMNS,
             Option(
                 "--header",
@@ -263,7 +261,7 @@ KINDS: Final[dict[str, SourceKind]] = {
     "webdataset": SourceKind(
         "webdataset",
         "webdataset",
-        "Load WebDataset shards: tar files with the files of a sample side by side.",
+        "Load WebDataset shards (tar files).",
         "shards-*.tar --cache TRAIN",
         _FILES,
         (_KEY,),
@@ -279,7 +277,7 @@ KINDS: Final[dict[str, SourceKind]] = {
     "sql": SourceKind(
         "sqlrows",
         "sql",
-        "Load the rows of a SELECT, which may join tables and data sets.",
+        "Load the rows of a SELECT over tables and data sets.",
         '"SELECT I.IMAGE, D.AGE FROM SCANS I JOIN PATIENTS D ON I.PID = D.ID" --cache AGED',
         Location("The SELECT."),
         (_KEY,),

@@ -124,8 +124,8 @@ class LoadOptions:
         for name in self.index:
             if schema[name].type not in _INDEXED:
                 raise ConfigError(
-                    f"column {name!r} holds {schema[name].type.name.lower()}, which no index helps"
-                    " to find",
+                    f"column {name!r} cannot be indexed: its type is"
+                    f" {schema[name].type.name.lower()}",
                     hint="index numbers, texts, times or UUIDs",
                 )
         if self.layout == "blocks":
@@ -149,7 +149,7 @@ def as_source(source: Any, key: str | None, bad_records: OnBadRecord) -> Source:
         return source
     if isinstance(source, str):
         raise ConfigError(
-            f"{source!r} is a text, not a source",
+            f"{source!r} is a string, not a source",
             hint="open_source('csv', path) of ignitetf.load.sources opens files",
         )
     kind = "stream" if hasattr(source, "__arrow_c_stream__") else "records"
@@ -199,9 +199,11 @@ def _has_same_fields(mine: Schema, theirs: Schema) -> bool:
 def check_options(if_exists: str, layout: str, limit: int | None) -> None:
     """Raise ConfigError for invalid load options."""
     if if_exists not in get_args(IfExists):
-        raise ConfigError(f"if_exists={if_exists!r}", hint=f"take {', '.join(get_args(IfExists))}")
+        raise ConfigError(
+            f"if_exists={if_exists!r}", hint=f"choose {', '.join(get_args(IfExists))}"
+        )
     if layout not in get_args(Layout):
-        raise ConfigError(f"layout={layout!r}", hint="take 'rows' or 'blocks'")
+        raise ConfigError(f"layout={layout!r}", hint="choose 'rows' or 'blocks'")
     if limit is not None and limit < 1:
         raise ConfigError(f"limit={limit}: load at least one row")
 
@@ -210,13 +212,13 @@ def require_same_source(journal: Journal, fingerprint: str, *, resumable: bool =
     """Raise ConfigError unless the interrupted load read the same source."""
     if not resumable:
         raise ConfigError(
-            f"the load into {journal.name!r} cannot go on: its source has no fixed order of rows",
-            hint="begin again with --if-exists replace",
+            f"the load into {journal.name!r} cannot be resumed: its source has no fixed order of rows",
+            hint="start again with --if-exists replace",
         )
     if journal.source != fingerprint:
         raise ConfigError(
-            f"the source is not the one whose load into {journal.name!r} was stopped",
-            hint="has it changed since? begin again with --if-exists replace",
+            f"this is not the source whose load into {journal.name!r} was stopped",
+            hint="if the source changed, start again with --if-exists replace",
         )
 
 
@@ -227,7 +229,7 @@ def require_same_storage(name: str, mine: Storage, earlier: Storage) -> None:
         if began[option] != value:
             raise ConfigError(
                 f"the load into {name!r} began with {option} = {began[option]}, not {value}",
-                hint="resume with the same options, or begin again with --if-exists replace",
+                hint="resume with the same options, or start again with --if-exists replace",
             )
 
 
@@ -240,9 +242,8 @@ def require_alike(schema: Schema, layout: str, old: Manifest) -> None:
     """
     if schema.key != old.schema.key or not _has_same_fields(schema, old.schema):
         raise SchemaError(
-            f"the records have other fields than those in {old.name!r}:"
-            f" {difference(schema, old.schema)}",
-            hint="load them into a cache of their own",
+            f"the records do not have the fields of {old.name!r}: {difference(schema, old.schema)}",
+            hint="load them into a separate cache",
         )
     if old.layout != layout:
         raise ConfigError(
@@ -255,9 +256,9 @@ def require_named_classes(names: Sequence[str] | None, old: Manifest) -> None:
     """Raise ConfigError if new labels have class names but the stored rows have none."""
     if names and old.rows and not old.class_names and "LABEL" in old.schema.names:
         raise ConfigError(
-            f"the labels of {old.name!r} are numbers without names, and a label of the records has"
-            f" the name {names[0]!r}",
-            hint="give the records numbers, or load them into a cache of their own",
+            f"the labels of {old.name!r} are numbers without class names, but the records have"
+            f" class names such as {names[0]!r}",
+            hint="give the records numbers, or load them into a separate cache",
         )
 
 
@@ -270,7 +271,7 @@ def next_key(client: Client, old: Manifest) -> int:
     """
     if (found := old.options.next_key) is None:
         raise ConfigError(
-            f"the keys of {old.name!r} are not running numbers, so the next one is not known",
+            f"the keys of {old.name!r} are not running numbers, so the next key is unknown",
             hint="append with --key, or load into another cache",
         )
     storage = old.options.storage
@@ -281,8 +282,8 @@ def next_key(client: Client, old: Manifest) -> int:
         return found if largest is None else max(found, int(largest) + 1)
     if client.cache_size(old.cache) > entries_of(old):
         raise ConfigError(
-            f"others have written to {old.name!r} since it was loaded, under keys that SQL does not"
-            " show, so the next one is not known",
+            f"another client has written to {old.name!r} since it was loaded, under keys that"
+            " SQL does not show, so the next key is unknown",
             hint="append with --key, or load into another cache",
         )
     return found
@@ -291,9 +292,9 @@ def next_key(client: Client, old: Manifest) -> int:
 def interrupted_error(journal: Journal, error: IgniteTFError) -> LoadInterrupted:
     """Return the error for an interrupted load whose cache and journal are kept."""
     return LoadInterrupted(
-        f"the load into {journal.name!r} stopped, {journal.rows:,} rows are known to be stored:"
+        f"the load into {journal.name!r} stopped, at least {journal.rows:,} rows are stored:"
         f" {error.message.removeprefix(f'cache {journal.name!r}: ')}",
-        hint="when the cause is removed, go on with --if-exists resume",
+        hint="remove the cause, then continue with --if-exists resume",
         rows=journal.rows,
         cache=journal.name,
     )
@@ -304,7 +305,7 @@ def exists_error(name: str, journal: Journal | None) -> CacheExists:
     if journal is not None:
         return CacheExists(
             f"cache {name!r} has an unfinished load, {journal.rows:,} rows are stored",
-            hint="go on with --if-exists resume, or begin again with --if-exists replace",
+            hint="continue with --if-exists resume, or start again with --if-exists replace",
             cache=name,
         )
     return CacheExists(

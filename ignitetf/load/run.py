@@ -336,8 +336,8 @@ class Load:
         manifest = read_manifest(self.client, self.name)
         if manifest is None or self.fingerprint not in manifest.source.split():
             raise ConfigError(
-                f"cache {self.name!r} holds no unfinished load of this source",
-                hint="--if-exists append adds to it, --if-exists replace takes its place",
+                f"cache {self.name!r} has no unfinished load of this source",
+                hint="--if-exists append adds rows to it, --if-exists replace replaces its rows",
             )
         if manifest.source == self.fingerprint:
             self._require_storage(manifest.options.storage)
@@ -438,8 +438,8 @@ class Load:
         )
         if policy == UNSAFE_LOSS and journal.mode != "append":
             self.notes.append(
-                f"{self.name}: the cluster has no cache template of ignitetf, so Ignite reads"
-                " partitions that are lost with a node as if they were empty"
+                f"{self.name}: the cluster has no cache template of ignitetf, so a partition that is"
+                " lost with its node reads as empty"
             )
         self.lease.check()
         if journal.mode == "replace":

@@ -204,7 +204,7 @@ class Writer:
 
     def _give_up(self, *, at_once: bool) -> None:
         """End all remaining threads, whatever they wait for; after `_end` there are none."""
-        self._job.fail(IgniteTFError("the load was given up"))
+        self._job.fail(IgniteTFError("the load was aborted"))
         if at_once:
             self._join(0.0, _AT_ONCE_S)
         else:

@@ -220,7 +220,7 @@ def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column
         if field.type is TypeCode.TIMESTAMP and values.dtype.names is not None:
             raise SchemaError(
                 f"field {name!r}: a timestamp before 1677 or after 2262 cannot stand in blocks",
-                hint="use the layout rows",
+                hint="load with --layout rows",
             )
         if values.dtype.kind in "mM":
             unit = TIME_UNIT.get(field.type, "ms")
@@ -259,7 +259,7 @@ def _pack_offsets(offsets: Positions, bounds: Positions) -> Column:
     index = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(begin - bounds[:-1], sizes)
     values = offsets[index] - np.repeat(offsets[bounds[:-1]], sizes)
     if len(values) and int(values.max()) > np.iinfo(np.int32).max:
-        raise SchemaError("a block is larger than 2 GiB", hint="use the layout rows")
+        raise SchemaError("a block is larger than 2 GiB", hint="load with --layout rows")
     return Runs(Dense(values.astype(np.int32)), begin, sizes)
 
 

@@ -76,7 +76,7 @@ _MOST_DIGITS: Final = 100_000
 _SQL_DATE: Final = struct.pack(
     "<BiBiH", TypeCode.OPTIMIZED, 15, 102, java_hash("java.sql.Date"), 0x6697
 )
-# A datetime64 in days becomes a DATE, which has no time of day.
+# A datetime64 in days becomes a DATE, which has not a time of day.
 _DAYS: Final = "datetime64[D]"
 
 

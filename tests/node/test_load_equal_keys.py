@@ -51,7 +51,9 @@ def load(client, name, rows, **options):
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_keys_of_one_load_are_refused_and_nothing_is_left(client, cache_name, options, kind):
     rows = records([*range(1, 400), 7, 8, 7], kind)
-    with pytest.raises(SourceError, match="3 of 402 records have the key of another record in ID"):
+    with pytest.raises(
+        SourceError, match="3 of 402 records share their key with another record in ID"
+    ):
         load(client, cache_name, rows, **options)
     assert [n for n in client.cache_names() if n.startswith(cache_name)] == []
     assert read_manifest(client, cache_name) is None

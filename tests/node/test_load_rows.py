@@ -211,7 +211,9 @@ def test_bad_input_leaves_nothing_behind(client, cache_name, source):
 
 def test_two_records_of_one_key_are_refused(client, cache_name):
     records = [{"id": i % 90, "x": i} for i in range(100)]
-    with pytest.raises(SourceError, match="10 of 100 records have the key of another record in ID"):
+    with pytest.raises(
+        SourceError, match="10 of 100 records share their key with another record in ID"
+    ):
         load_dataset(records, cache_name, client=client, key="id")
     assert not client.cache_exists(cache_name)
 

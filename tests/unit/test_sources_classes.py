@@ -51,7 +51,7 @@ def test_labels_that_cannot_be_renumbered_are_refused():
     ):
         found = source(names, labels, dtype)
         found.use_classes(known)
-        with pytest.raises(SourceError, match=r"none of the 1 classes|257 classes do not fit"):
+        with pytest.raises(SourceError, match=r"not one of the 1 classes|257 classes do not fit"):
             everything(found)
     with pytest.raises(ConfigError, match="two classes are called 'ant'"):
         source(["ant", "bee"], [0]).use_classes(["ant", "ant"])

@@ -208,11 +208,11 @@ def test_an_array_is_cast_without_loss_or_not_at_all(have, want, data):
 
 
 PAIRS = [
-    ([{"a": 1, "A": 2}], "'a' and 'A' are one name"),
-    ([{"x": 1}] * 150 + [{"x": 1, "X": 2}], "record 150: 'x' and 'X' are one name"),
-    ([{"o": {"x": 1, "X": 2}}], "'x' and 'X' are one name"),
-    ([{1: 1, "1": 2}], "are one name"),
-    ({"a": [1], "A": [2]}, "'a' and 'A' are one name"),
+    ([{"a": 1, "A": 2}], "'a' and 'A' are the same name"),
+    ([{"x": 1}] * 150 + [{"x": 1, "X": 2}], "record 150: 'x' and 'X' are the same name"),
+    ([{"o": {"x": 1, "X": 2}}], "'x' and 'X' are the same name"),
+    ([{1: 1, "1": 2}], "are the same name"),
+    ({"a": [1], "A": [2]}, "'a' and 'A' are the same name"),
 ]
 
 
@@ -358,7 +358,7 @@ def test_a_column_that_begins_empty_is_told_of_when_it_has_values(tmp_path, monk
     assert source.notes == []
     source = open_source("csv", table(tmp_path, [*[""] * 60, "5"]))
     assert everything(source)["A"][-1] == b"5"
-    assert "begins without a value" in source.notes[0]
+    assert "first rows have no value" in source.notes[0]
 
 
 def test_of_mixed_columns_and_ragged_rows_the_right_row_is_told(tmp_path):
@@ -368,7 +368,7 @@ def test_of_mixed_columns_and_ragged_rows_the_right_row_is_told(tmp_path):
     assert "row 5 is 'x'" in source.notes[0]
     with pytest.raises(ConfigError, match="types"):
         open_source("csv", path, types="a:int,a:varchar")
-    with pytest.raises(ConfigError, match="no type") as caught:
+    with pytest.raises(ConfigError, match="unknown type") as caught:
         open_source("csv", path, types="a:decimal(5000,0)")
     assert "varchar" in caught.value.hint
 
@@ -438,7 +438,7 @@ def test_pngs_are_whole_or_refused(colour, depth, bits, width, height):
             image.load()  # the files of this test are what Pillow takes for PNG
         damaged = {
             "rows are missing": zlib.compress(rows[:-1]),
-            "do not unpack": b"\x78\x9c" + b"\xff" * 9,
+            "cannot be decompressed": b"\x78\x9c" + b"\xff" * 9,
             "the filter 9": zlib.compress(b"\x09" + rows[1:]),
         }
         for words, body in damaged.items():
@@ -488,7 +488,7 @@ def test_labels_that_are_one_number_are_refused(tmp_path):
     with pytest.raises(SourceError, match="row 1 is '1_000', while 1 of 2 labels are numbers"):
         labelled("1_000", "2")
     assert labelled("1_000", "2", types="label:varchar").class_names == ["1_000", "2"]
-    with pytest.raises(SourceError, match="are one number"):
+    with pytest.raises(SourceError, match="are the same number"):
         labelled("007", "7")
 
 

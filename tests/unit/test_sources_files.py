@@ -124,7 +124,7 @@ def test_a_bad_object_is_named_or_left_out(tmp_path, case):
         (b"", "no objects"),
         (b"[]", "no objects"),
         (b'{"a":{}}', "its objects are empty"),
-        (b'{"a":{"b-c":1}}', "'b-c' is not a name of a nested field"),
+        (b'{"a":{"b-c":1}}', "'b-c' is not a valid name of a nested field"),
         (b'{"a":1,"A":2}', "'a' and 'A' are both 'A'"),
     ],
 )

@@ -51,7 +51,7 @@ def test_features_and_labels_in_two_files(tmp_path):
 def test_arrays_are_chosen_renamed_and_made_key(tmp_path):
     path = tmp_path / "all.npz"
     np.savez(path, x_train=X, y_train=Y, x_test=X[:2], id=Y[::-1].astype(np.int16) * 100)
-    with pytest.raises(SourceError, match="different length") as caught:
+    with pytest.raises(SourceError, match="differ in length") as caught:
         open_source("npz", path)
     assert "--arrays" in caught.value.hint
     source = open_source("npz", path, arrays="IMAGE=x_train,LABEL=y_train,id", key="id")

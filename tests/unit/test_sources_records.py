@@ -92,7 +92,7 @@ def test_of_large_records_few_are_held_to_infer_types(monkeypatch):
 def test_an_iterator_is_read_once():
     source = open_source("records", iter(ROWS))
     assert everything(source)["key"] == list(range(8))
-    with pytest.raises(SourceError, match="was read already") as caught:
+    with pytest.raises(SourceError, match="was already read") as caught:
         everything(source)
     assert "function" in caught.value.hint
 
@@ -160,7 +160,7 @@ def test_column_batches():
     with pytest.raises(SourceError, match="lacks the column"):
         everything(open_source("records", [Batch(Dense(np.arange(2)), {})], schema=schema))
     uneven = Batch(Dense(np.arange(2)), {"X": Dense(np.ones((3, 2), np.float32))})
-    with pytest.raises(SourceError, match="another length"):
+    with pytest.raises(SourceError, match="differs in length"):
         everything(open_source("records", [uneven], schema=schema))
 
 
@@ -180,7 +180,7 @@ def test_arrays_by_name():
     assert source.class_names == ["a", "b"]
     check_resume(source, max_bytes=40)
     assert max(batch_sizes(source, 100)) <= 120
-    with pytest.raises(SourceError, match="different length: A 2, B 3"):
+    with pytest.raises(SourceError, match="differ in length: A 2, B 3"):
         open_source("records", {"a": [1, 2], "b": [1, 2, 3]})
     with pytest.raises(ConfigError, match="not a SQL identifier"):
         open_source("records", {"a b": [1, 2]})
@@ -204,7 +204,7 @@ def test_times_and_texts_of_numpy_and_python_are_what_they_are():
         assert [(int(v["ms"]), int(v["ns"])) for v in everything(source)["T"]] == wanted
     days = open_source("records", {"t": np.array(["9999-12-31", "0001-01-01"], "M8[D]")})
     assert [int(v["ms"]) for v in everything(days)["T"]] == [253_402_214_400_000, wanted[1][0]]
-    with pytest.raises(SourceError, match="out of bounds"):
+    with pytest.raises(SourceError, match="out of range"):
         everything(open_source("records", {"t": np.array(["10000-01-01"], "M8[s]")}))
     kind = np.dtypes.StringDType(na_object=np.nan)
     texts = np.array(["a", "a long text " * 9, np.nan], kind)

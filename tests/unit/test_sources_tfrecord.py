@@ -259,10 +259,10 @@ def test_a_wrong_length_ends_the_file(tmp_path):
     for damaged, words in (
         (raw[: at[7]] + b"\xff" + raw[at[7] + 1 :], "record 7: the CRC of its length"),
         (raw[: at[7] + 4] + b"\x01" + raw[at[7] + 5 :], "record 7: the CRC of its length"),
-        (raw[:-1], "record 39 is cut"),
-        (raw[: at[9] + 5], "record 9 is cut"),
+        (raw[:-1], "truncated in record 39"),
+        (raw[: at[9] + 5], "truncated in record 9"),
         (b"hello, this is no record file", "record 0: the CRC of its length"),
-        (b"x", "record 0 is cut"),
+        (b"x", "truncated in record 0"),
         (b"", "no features"),
         (gzip.compress(raw)[:-20], "end-of-stream"),
     ):

@@ -125,7 +125,7 @@ def write(path, data):
 
 
 BAD = {
-    "no box": (("Annotations", "b.xml", note()), "no box in it"),
+    "no box": (("Annotations", "b.xml", note()), "it has no box"),
     "object without box": (
         ("Annotations", "b.xml", b"<a><object><name>cat</name></object></a>"),
         "has no box",
@@ -159,7 +159,7 @@ BAD = {
                 b"<width>40", b"<width>80</width><height>30</height><width>"
             ),
         ),
-        "annotation is of an image of 80 x 30",
+        "annotation is for an image of 80 x 30",
     ),
     "corrupt jpeg": (("JPEGImages", "b.jpg", jpeg()[:-300]), "damaged image"),
     "no jpeg": (("JPEGImages", "b.jpg", None), "image file is missing"),
@@ -178,9 +178,9 @@ def turned(orientation, width=40, height=30):
 # Orientation in EXIF, size of a file of 40 x 30 in the XML, and what is told; None if boxes are right.
 FRAMES = [
     (1, (40, 30), None), (1, (30, 40), "image of 30 x 40"), (1, None, None), (1, (0, 0), None),
-    (6, (40, 30), None), (6, (30, 40), "boxes are those of the upright image of 30 x 40"),
-    (6, None, "does not tell"), (6, (0, 0), "does not tell"), (8, (80, 60), "image of 80 x 60"),
-    (3, (40, 30), "does not tell"), (2, (30, 40), "image of 30 x 40"), (5, (40, 30), None),
+    (6, (40, 30), None), (6, (30, 40), "boxes refer to the upright image of 30 x 40"),
+    (6, None, "does not say"), (6, (0, 0), "does not say"), (8, (80, 60), "image of 80 x 60"),
+    (3, (40, 30), "does not say"), (2, (30, 40), "image of 30 x 40"), (5, (40, 30), None),
 ]  # fmt: skip
 
 

@@ -107,8 +107,8 @@ class ArraySource(Source):
         if len(set(lengths.values())) > 1:
             counted = ", ".join(f"{name} {n:,}" for name, n in lengths.items())
             raise SourceError(
-                f"arrays of different length: {counted}",
-                hint="all must have one entry a record; leave others out",
+                f"arrays differ in length: {counted}",
+                hint="every array needs one entry per record; omit the others",
             )
         return next(iter(lengths.values()))
 
@@ -263,10 +263,10 @@ def key_field_of(name: str | None, fields: dict[str, Field]) -> Field:
     field = fields.pop(name, None)
     if field is None:
         raise ConfigError(
-            f"no column {name!r} to be the key", hint=f"columns: {', '.join(sorted(fields))}"
+            f"no column {name!r} to use as the key", hint=f"columns: {', '.join(sorted(fields))}"
         )
     if not fields:
-        raise ConfigError(f"no column is left beside the key {name!r}")
+        raise ConfigError(f"no column is left besides the key {name!r}")
     if field.type in INTEGERS and field.dtype.kind in "iu":
         return RUNNING_KEY
     if field.type == TypeCode.STRING:
@@ -427,13 +427,13 @@ def _check_size(member: Member, size: int | None) -> None:
     content = member.count * member.record_bytes
     if size is not None and size != member.header_bytes + content:
         raise SourceError(
-            f"{member.label}: damaged: the header promises {content:,} bytes of values, "
-            f"{size - member.header_bytes:,} are there",
+            f"{member.label}: damaged: the header promises {content:,} bytes of values, found "
+            f"{size - member.header_bytes:,}",
             hint=_HINT_DAMAGED,
         )
     if member.fortran and content > _TURN_BYTES:
         raise SourceError(
-            f"{member.label}: stored in Fortran order, which cannot be read by records",
+            f"{member.label}: stored in Fortran order, which cannot be read record by record",
             hint="save numpy.ascontiguousarray(array)",
         )
 
@@ -456,8 +456,8 @@ class _NpzSource(Source):
         if len(set(counts.values())) > 1:
             counted = ", ".join(f"{name} has {n:,}" for name, n in counts.items())
             raise SourceError(
-                f"arrays of different length: {counted}",
-                hint="choose those that belong together: --arrays NAME,NAME",
+                f"arrays differ in length: {counted}",
+                hint="choose arrays of one length: --arrays NAME,NAME",
             )
         self.rows = next(iter(counts.values()))
         fields = {name: _field(name, m) for name, m in self.members.items()}

@@ -66,7 +66,7 @@ def _nested_field(pa: Any, plain: Any, column: str) -> Field:
     parts = [kind.field(i) for i in range(kind.num_fields)]
     names = [part.name for part in parts]
     if wrong := [name for name in names if not is_identifier(name)]:
-        raise refusal(column, f"{kind}: {wrong[0]!r} is not a name of a nested field")
+        raise refusal(column, f"{kind}: {wrong[0]!r} is not a valid name of a nested field")
     if not names or len({name.upper() for name in names}) < len(names):
         why = "it has two fields of one name" if names else "it has no fields"
         raise refusal(column, f"{kind}: {why}")
@@ -233,7 +233,7 @@ def _part(field: Field, array: Any, outer: NDArray[np.bool_] | None) -> Column:
     if field.nullable or column.valid is None:
         return column
     if not (column.valid if outer is None else column.valid | ~outer).all():
-        raise SourceError(f"a null in its field {field.name}, which must have none")
+        raise SourceError(f"its field {field.name} is null, and must not be")
     return column.marked(None)
 
 

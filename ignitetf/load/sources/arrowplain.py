@@ -28,12 +28,12 @@ _AS_STORED: Final = frozenset({"arrow.json", "geoarrow.wkb", "geoarrow.wkt", "og
 _LISTS: Final = ("list", "large_list", "list_view", "large_list_view")
 # Hints for refused types that have a better alternative than their storage.
 _HINTS: Final[Mapping[str, str]] = {
-    "pandas.period": "convert it before: column.dt.to_timestamp(), or column.astype(str)",
+    "pandas.period": "convert it first: column.dt.to_timestamp(), or column.astype(str)",
     "pandas.interval": "load its ends as two columns: column.array.left, column.array.right",
 }
-_HINT: Final = "leave the column out, or convert it before"
+_HINT: Final = "omit the column, or convert it first"
 _HINT_STORAGE: Final = (
-    "leave the column out, or convert it before: a cast to its storage loads that"
+    "omit the column, or convert it first, for example by a cast to its storage type"
 )
 
 

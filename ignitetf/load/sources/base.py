@@ -79,7 +79,7 @@ class _Numbering:
         if len(number_of) < len(known) or len(set(own)) < len(own):
             twice = next(n for names in (known, own) for n in names if list(names).count(n) > 1)
             raise ConfigError(
-                f"two classes are called {twice!r}", hint="load the rows into a cache of their own"
+                f"two classes are called {twice!r}", hint="load the rows into a separate cache"
             )
         for name in own:
             number_of.setdefault(name, len(number_of))
@@ -95,7 +95,7 @@ class _Numbering:
         name, new = self.own[moved[0]], self._numbers[moved[0]]
         more = f", and {len(moved) - 1:,} more" if len(moved) > 1 else ""
         return (
-            "classes keep the numbers of the rows before them, new ones follow:"
+            "existing classes keep their numbers, new classes are numbered after them:"
             f" {name!r} is {new}, not {moved[0]}{more}"
         )
 
@@ -119,13 +119,13 @@ class _Numbering:
         labels = column.values
         if labels.size and int(labels.max()) >= len(self.own):
             raise SourceError(
-                f"{name} {int(labels.max())} is none of the {len(self.own):,} classes",
-                hint="name all classes, or load the rows into a cache of their own",
+                f"{name} {int(labels.max())} is not one of the {len(self.own):,} classes",
+                hint="name all classes, or load the rows into a separate cache",
             )
         if len(self.names) - 1 > np.iinfo(labels.dtype).max:
             raise SourceError(
                 f"{name}: {len(self.names):,} classes do not fit into {labels.dtype}",
-                hint="load the rows into a cache of their own",
+                hint="load the rows into a separate cache",
             )
         # Negative labels mark rows without a class; they stay.
         moved = self._numbers.astype(labels.dtype)[np.maximum(labels, 0)]
@@ -260,7 +260,7 @@ class Source(ABC):
         if len(self.skipped) >= MAX_SKIPPED:
             raise SourceError(
                 f"{name}: {reason}; {MAX_SKIPPED:,} records were skipped before it",
-                hint="the data seem to have another format than they were opened with",
+                hint="the data seem to have another format: is the kind of source right?",
             )
         self.skipped.append(BadRecord(name, reason))
 
@@ -285,7 +285,7 @@ def check_record_size(name: str, record_bytes: int) -> None:
     """Raise SourceError for a record so large that it must be a mistake."""
     if record_bytes > MAX_RECORD_BYTES:
         raise SourceError(
-            f"{name}: one record has {record_bytes:,} bytes, at most {MAX_RECORD_BYTES:,} are taken",
+            f"{name}: one record has {record_bytes:,} bytes, the limit is {MAX_RECORD_BYTES:,}",
             hint="the first dimension must be the records; cut larger records into pieces",
         )
 
@@ -344,7 +344,7 @@ def open_source(kind: str, location: Any = None, **options: Any) -> Source:
     """
     if (found := KINDS.get(kind)) is None:
         raise ConfigError(
-            f"no source kind {kind!r}",
+            f"unknown source kind {kind!r}",
             hint=did_you_mean(kind, KINDS, ", ".join(sorted(KINDS)), form=repr),
         )
     module = importlib.import_module(f"ignitetf.load.sources.{found.module}")
@@ -355,7 +355,7 @@ def open_source(kind: str, location: Any = None, **options: Any) -> Source:
             raise ConfigError(
                 f"source {kind!r} has no option {name!r}",
                 hint=did_you_mean(
-                    name, parameters[1:], f"it has: {', '.join(parameters[1:])}", form=repr
+                    name, parameters[1:], f"options: {', '.join(parameters[1:])}", form=repr
                 ),
             )
     return cast(Source, function(location, **options))

@@ -123,7 +123,7 @@ class CsvForm:
             shown = "$'\\t'" if others[0] == "\t" else repr(others[0])
             raise SourceError(
                 f"{place.name}: its only heading is {found[0][:80]!r}",
-                hint=f"are the columns separated otherwise? --delimiter {shown}",
+                hint=f"is another delimiter used? --delimiter {shown}",
             )
         number = next((name for name in found if _NUMBER.fullmatch(name.strip())), None)
         if number is not None and self.header is None:
@@ -187,7 +187,7 @@ class CsvSource(Table):
                     wanted[i] = declared.pop(word)
         if declared:
             raise ConfigError(
-                f"types for columns that are not there: {', '.join(sorted(declared))}",
+                f"unknown columns in types: {', '.join(sorted(declared))}",
                 hint=f"columns: {', '.join(self._headings)}",
             )
         texts = None
@@ -226,7 +226,7 @@ class CsvSource(Table):
             while (block := following) is not None:
                 following = reader.next()
                 if following is None and reader.is_open(block):
-                    ragged.append((number + len(block) - 1 + len(ragged), "its quote never ends"))
+                    ragged.append((number + len(block) - 1 + len(ragged), "a quote is not closed"))
                     block = block.slice(0, len(block) - 1)
                 rows = len(block)
                 numbers = _numbers(number, rows, ragged)
@@ -296,8 +296,8 @@ class CsvSource(Table):
             self._types[i] = replace(self._types[i], empty=False)
             name = self._columns[i].name
             self.note(
-                f"{self.place.name}: column {name} is text, as it begins without a value; to have"
-                f" it otherwise: --types {name}:double"
+                f"{self.place.name}: column {name} is loaded as text, because its first rows have no"
+                f" value; to change that: --types {name}:double"
             )
 
 
@@ -319,7 +319,7 @@ def _parsing(name: str) -> Iterator[None]:
                 raise
             raise SourceError(
                 f"{name}: a row of more than {_BLOCK_BYTES >> 20} MB",
-                hint="does a quote never end?",
+                hint="is a quote not closed?",
             ) from error
 
 

@@ -212,7 +212,7 @@ def _kept_as_text(pa: Any, name: str, text: Any, rows: NDArray[np.int64], found:
         return CsvType(pa.string(), note=_note(name, why, "bigint"))
     marked = compute.index(compute.match_substring_regex(text, _HEX), True).as_py()
     if marked >= 0:
-        why = f"row {rows[marked]} is {_short(text[marked])}: a number would lose its form"
+        why = f"row {rows[marked]} is {_short(text[marked])}: a number would lose its format"
         return CsvType(pa.string(), note=_note(name, why, "bigint"))
     if pa.types.is_floating(found):
         for at, number in _inexact(text, text.cast(found)):
@@ -261,7 +261,8 @@ def _decimal_note(name: str, there: Any) -> str | None:
 
 def _note(name: str, why: str, word: str) -> str:
     return (
-        f"column {name.upper()} is text: {why}; to have it otherwise: --types {name.upper()}:{word}"
+        f"column {name.upper()} is loaded as text: {why}; to change that:"
+        f" --types {name.upper()}:{word}"
     )
 
 
@@ -298,7 +299,7 @@ def declared_type(name: str, text: str, spelling: Spelling) -> CsvType:
             return CsvType(kind(precision, scale), declared=True, spelling=spelling)
         except (ValueError, IndexError):
             pass
-    raise ConfigError(f"column {name!r}: no type {text[:80]!r}", hint=hint)
+    raise ConfigError(f"column {name!r}: unknown type {text[:80]!r}", hint=hint)
 
 
 def parsed(array: Any, kind: CsvType) -> Any:
@@ -338,7 +339,7 @@ def parsed(array: Any, kind: CsvType) -> Any:
     if types.is_floating(arrow):
         _require_finite(text, values)
         if not kind.declared and next(_inexact(text, values), None) is not None:
-            raise ValueError("an integer that no double holds")
+            raise ValueError("an integer that a double cannot hold")
     return values
 
 
@@ -394,7 +395,7 @@ def _times(text: Any, arrow: Any) -> Any:
 
     looks = compute.match_substring_regex(text, dict(_LOOKS)["time"])
     if not compute.all(looks, min_count=0).as_py():
-        raise ValueError("no time of day")
+        raise ValueError("not a time of day")
     moments = compute.binary_join_element_wise("1970-01-01", text, " ")
     return moments.cast(pa.timestamp(arrow.unit)).cast(arrow)
 

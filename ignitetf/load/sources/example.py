@@ -95,7 +95,7 @@ def varints(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
     """
     last = raw < 0x80
     if len(raw) and not last[-1]:
-        raise ExampleError("a number is cut")
+        raise ExampleError("a number is truncated")
     ends = np.flatnonzero(last)
     starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
     lengths = ends - starts + 1
@@ -198,7 +198,7 @@ def _varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, i + 1
         shift += 7
-    raise ExampleError("a number is cut")
+    raise ExampleError("a number is truncated")
 
 
 _WORD = re.compile(r"\s*([^:,\[\]]+?)\s*:\s*([A-Za-z_0-9]+)\s*(\[[^\]]*\])?(\??)\s*(?:,|$)")
@@ -321,7 +321,7 @@ def declared_specs(declared: str | Mapping[str, Any]) -> list[FeatureSpec]:
         elif hasattr(what, "dtype"):
             field = _field(name, _tensorflow_type(what))
         else:
-            raise ConfigError(f"feature {feature!r}: no type {what!r}", hint=_HINT)
+            raise ConfigError(f"feature {feature!r}: unknown type {what!r}", hint=_HINT)
         specs.append(FeatureSpec(feature, field))
     if not specs:
         raise ConfigError("no features are declared", hint=_HINT)
@@ -334,9 +334,7 @@ def _split(text: str) -> dict[str, str]:
     while pos < len(text):
         match = _WORD.match(text, pos)
         if match is None:
-            raise ConfigError(
-                f"features {text!r}: not understood from {text[pos:]!r} on", hint=_HINT
-            )
+            raise ConfigError(f"features {text!r}: cannot parse {text[pos:]!r}", hint=_HINT)
         out[match[1]] = match[2] + (match[3] or "") + match[4]
         pos = match.end()
     return out

@@ -73,7 +73,7 @@ class FileList:
         try:
             raw = name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
-            raise SourceError(f"{name!a}: no name of a file", hint="rename it") from error
+            raise SourceError(f"{name!a}: not a file name", hint="rename it") from error
         self._names += raw
         self._ends.append(len(self._names))
         self._sizes.append(size)
@@ -114,7 +114,7 @@ def walk(folder: Place, below: str = "", depth: int = 0) -> Iterator[tuple[str, 
     """
     if depth > _MAX_DEPTH:
         raise SourceError(
-            f"{folder.name}: more than {_MAX_DEPTH} folders inside each other",
+            f"{folder.name}: more than {_MAX_DEPTH} nested folders",
             hint="does a link lead back to a folder above it?",
         )
     for name, is_dir, size, version in folder.children():

@@ -141,7 +141,7 @@ def _matching(place: Place) -> list[Place]:
             names = [str(path).rpartition(head)[2] for path in place.fs.glob(place.path)]
     shown = sorted(name for name in names if not PurePosixPath(name).name.startswith("."))
     if not shown:
-        raise SourceError(f"{place.name}: no file has such a name", hint="check the pattern")
+        raise SourceError(f"{place.name}: no file matches", hint="check the pattern")
     return [root.child(name) for name in shown]
 
 

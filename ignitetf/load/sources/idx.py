@@ -175,7 +175,7 @@ class _IdxSource(Source):
             raise SourceError(
                 f"{labels.place.name}: labels of shape {list(labels.shape)}, expected one number a "
                 "record",
-                hint="are the files of images and labels exchanged?",
+                hint="are the files of images and labels swapped?",
             )
         if labels.count != self.images.count:
             raise SourceError(
@@ -341,7 +341,7 @@ def _check_magic(place: Place, expected: bytes) -> None:
     if magic != expected:
         raise SourceError(
             f"{place.name}: wrong magic number 0x{magic.hex()}, expected 0x{expected.hex()}",
-            hint="is it the file its name says? 'ignitetf load idx' takes other IDX files",
+            hint="is it the right file? 'ignitetf load idx' loads other IDX files",
         )
 
 

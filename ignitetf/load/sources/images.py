@@ -85,7 +85,7 @@ class _ImageSource(Source):
         if not len(files):
             raise SourceError(
                 f"{files.folder.name}: no image in it",
-                hint="images stand in one folder a class, in one folder, or in a CSV of path,label",
+                hint="images must be in one folder per class, in one folder, or listed in a CSV of path,label",
             )
         self.files = files
         self.labels = labels
@@ -135,7 +135,9 @@ class _ImageSource(Source):
             except (PictureError, SourceError) as error:
                 if self.bad_records == "fail":
                     raise SourceError(str(error)).at(self.files.place(number).name) from error
-        raise SourceError(f"{self.files.folder.name}: none of the first {_PROBED} images decodes")
+        raise SourceError(
+            f"{self.files.folder.name}: none of the first {_PROBED} images can be decoded"
+        )
 
     def fingerprint(self) -> str:
         """Made from names, sizes, times and labels of the files, and how they are decoded."""
@@ -209,9 +211,8 @@ class _ImageSource(Source):
     def _note_turned(self, name: str) -> None:
         self._may_be_turned = False
         self.note(
-            f"{name} is to be turned, as its EXIF orientation says; files are stored as they are,"
-            " and decoders such as tf.io.decode_jpeg do not turn them: --decode or --resize stores"
-            " upright pixels"
+            f"{name} has an EXIF orientation; files are stored unchanged, and decoders such as"
+            " tf.io.decode_jpeg ignore the orientation: --decode or --resize stores upright pixels"
         )
 
 
@@ -276,7 +277,7 @@ def images(
     if labels is None and place.is_dir():
         if columns is not None or rename is not None or types is not None:
             raise ConfigError(
-                "columns, rename and types are about a table, and there is none",
+                "columns, rename and types apply to a table, but none is given",
                 hint="name the CSV file with --labels",
             )
         files, found = _listed_in_folder(place)
@@ -313,7 +314,7 @@ def _listed_in_folder(folder: Place) -> tuple[FileList, Labels]:
     loose = [e for e in entries if not e[1] and PurePosixPath(e[0]).suffix.lower() in suffixes]
     if classes and loose:
         raise SourceError(
-            f"{folder.name}: images beside class folders, such as {loose[0][0]}",
+            f"{folder.name}: images next to class folders, such as {loose[0][0]}",
             hint="move them into the folder of their class",
         )
     for name, _, size, version in loose:

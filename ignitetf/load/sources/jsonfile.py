@@ -264,7 +264,7 @@ class _Seen:
             raise SchemaError(f"field {name!r}: its objects are empty", hint=_LEAVE_OUT)
         if wrong := [inner for inner in self.fields if not is_identifier(inner)]:
             raise SchemaError(
-                f"field {name!r}: {wrong[0]!r} is not a name of a nested field",
+                f"field {name!r}: {wrong[0]!r} is not a valid name of a nested field",
                 hint=f"names have letters, digits and underscores; {_LEAVE_OUT}",
             )
         upper = Counter(map(str.upper, self.fields))

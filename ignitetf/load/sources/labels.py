@@ -110,7 +110,7 @@ def read_labels(
     if path is None:
         raise SourceError(
             f"{table.name}: no column is called {' or '.join(PATH_HEADINGS[:5])}",
-            hint=f"--rename COLUMN=path tells which of these it is: {', '.join(first)}",
+            hint=f"name the column of paths with --rename COLUMN=path; columns: {', '.join(first)}",
         )
     wanted = [i for i, _ in chosen_columns(table.name, first, columns) if i != path]
     label = _found(names, LABEL_HEADINGS, wanted)
@@ -213,8 +213,8 @@ def _typed(
     fields = [f for f in source.schema.fields if f.name in columns]
     if alike := [f.name for f in fields if f.name in _OWN_FIELDS]:
         raise SourceError(
-            f"{table.name}: the column {alike[0].lower()} would have the name of the image's own"
-            f" field {alike[0]}",
+            f"{table.name}: the column {alike[0].lower()} has the name of the image's own field"
+            f" {alike[0]}",
             hint=f"--rename {alike[0].lower()}=OTHER gives it another name",
         )
     notes = list(source.notes)
@@ -330,14 +330,14 @@ def _listed_classes(table: Place, labels: list[str]) -> list[str] | None:
     twice = {name for name, count in Counter(names).items() if count > 1}
     if unclear := sorted(twice.intersection(labels)):
         raise SourceError(
-            f"{table.name}: the label {unclear[0]!r} is two classes in {place.name}",
+            f"{table.name}: the label {unclear[0]!r} matches two classes in {place.name}",
             hint="give the classes different names, or write their numbers in the table",
         )
     numbers = {str(number) for number in range(len(names))}
     if labels and not (set(labels) <= set(names) or set(labels) <= numbers):
         odd = next(word for word in labels if word not in names and word not in numbers)
         raise SourceError(
-            f"{table.name}: the label {odd!r} is none of the {len(names):,} classes in"
+            f"{table.name}: the label {odd!r} is not one of the {len(names):,} classes in"
             f" {place.name}",
             hint=did_you_mean(
                 odd, names, f"add it to {CLASSES_FILE}, or remove that file", form=repr
@@ -352,8 +352,8 @@ def _require_one_spelling(table: Place, words: list[str]) -> None:
     for word in sorted(set(words)):
         if (other := spelled.setdefault(int(word), word)) != word:
             raise SourceError(
-                f"{table.name}: the labels {other!r} and {word!r} are one number",
-                hint="write them alike, or make a class of each: --types label:varchar",
+                f"{table.name}: the labels {other!r} and {word!r} are the same number",
+                hint="write them the same way, or make each a class: --types label:varchar",
             )
 
 
@@ -449,9 +449,9 @@ def _inferred(place: str, words: Sequence[str], rows: Sequence[int], counted: Co
         at = next(i for i, word in enumerate(words) if word in there and word not in numbers)
         raise SourceError(
             f"{place}: the label of row {rows[at]} is {_short(words[at])}, while {count:,} of"
-            f" {total:,} labels are numbers, and a label is one or the other",
-            hint="--types label:varchar makes a class of each; --types label:double takes the numbers,"
-            " with --bad-records skip for the other rows",
+            f" {total:,} labels are numbers",
+            hint="--types label:varchar makes each label a class; --types label:double with"
+            " --bad-records skip loads the numbers and leaves the other rows out",
         )
     return "bigint" if all(_INTEGER.fullmatch(word) for word in numbers) else "double"
 

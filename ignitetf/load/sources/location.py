@@ -295,7 +295,7 @@ def read_exactly(stream: Stream, n: int, name: str, what: str = "data") -> bytea
             piece = stream.read(min(n - len(out), _PIECE_BYTES))
             if not piece:
                 raise SourceError(
-                    f"{name}: truncated: {what} needs {n:,} bytes, {len(out):,} are there",
+                    f"{name}: truncated: {what} needs {n:,} bytes, found {len(out):,}",
                     hint="fetch or export the file again",
                     name=name,
                 )
@@ -385,7 +385,7 @@ def _matching(place: Place) -> list[Place]:
         else:
             names = sorted(str(p).rpartition("/")[2] for p in place.fs.glob(place.path))
     if not names:
-        raise SourceError(f"{place.name}: no file has such a name", hint="check the pattern")
+        raise SourceError(f"{place.name}: no file matches", hint="check the pattern")
     return [folder.child(name) for name in names]
 
 
@@ -424,8 +424,8 @@ class ChainSource(Source):
         if not same or source.schema.key != self.schema.key:
             place = getattr(source, "place", None)
             raise SourceError(
-                f"file {self.sources.index(source) + 1} of {len(self.sources)} has other columns "
-                f"or types than the first: {difference(source.schema, self.schema)}"
+                f"file {self.sources.index(source) + 1} of {len(self.sources)} differs in columns "
+                f"or types from the first: {difference(source.schema, self.schema)}"
                 + ("" if place is None else f" ({place.name})"),
                 hint="load files of different tables one by one, or declare the types",
             )

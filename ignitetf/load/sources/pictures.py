@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 MAX_PIXELS = 50_000_000
-_DEPTH_HINT = "--depth 8 keeps the upper bits of those that have 16"
+_DEPTH_HINT = "--depth 8 keeps the upper 8 of 16 bits"
 _RESIZE_HINT = "give all images one shape with --resize HEIGHTxWIDTH"
 # Images above this size are unpacked by one thread that does nothing else.
 _LARGE_PIXELS = 4_000_000
@@ -141,7 +141,8 @@ def check_depth(depth: int, channels: int | None = None) -> int:
         raise ConfigError(f"depth={depth}", hint="pixels have 8 or 16 bits")
     if depth == 16 and channels not in (None, 1):
         raise ConfigError(
-            f"depth=16 with channels={channels}", hint="16 bits are those of grey: channels=1"
+            f"depth=16 with channels={channels}",
+            hint="only grey pixels can have 16 bits: channels=1",
         )
     return depth
 
@@ -182,7 +183,7 @@ def open_picture(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
             width, height = image.size
             if width * height > max_pixels:
                 raise PictureError(
-                    f"{width} x {height} pixels, at most {max_pixels:,} are taken (max_pixels)"
+                    f"{width} x {height} pixels, the limit is {max_pixels:,} (max_pixels)"
                 )
             yield image
     except (PictureError, _LargeError):
@@ -386,7 +387,9 @@ def _in_mode(image: Image.Image, file_format: str | None, channels: int) -> Imag
     if _has_16_bits(image, file_format):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        raise PictureError("its pixels have 32 bits, decoded ones 8; keep the files as they are")
+        raise PictureError(
+            "its pixels have 32 bits, decoding keeps only 8; load it without --decode"
+        )
     return in_colours(image, _MODES[channels])
 
 

@@ -114,7 +114,7 @@ def _rows_are_whole(head: tuple[int, ...], packed: list[memoryview]) -> bool:
             return True
         return _unpack_pieces(list(_passes(head)), packed)
     except _UNPACK_ERRORS as error:
-        raise PngError(f"its pixels do not unpack: {error}") from error
+        raise PngError(f"its pixels cannot be decompressed: {error}") from error
 
 
 def _unpack_pieces(passes: list[tuple[int, int]], packed: list[memoryview]) -> bool:
@@ -134,7 +134,7 @@ def _require(found: int, size: int, largest_filter: int) -> None:
     if largest_filter > _MAX_FILTER:
         raise PngError(f"a row has the filter {largest_filter}, which does not exist")
     if found < size:
-        raise PngError(f"rows are missing: {found:,} of {size:,} bytes of pixels are there")
+        raise PngError(f"rows are missing: found {found:,} of {size:,} bytes of pixels")
 
 
 def _unpacked(unpacker: Any, packed: list[memoryview]) -> Iterator[bytes]:

@@ -141,7 +141,7 @@ class ArrowTable(Table):
             except ValueError as error:
                 raise SourceError(f"column {field.name}: {one_line(error)}") from error
             if column.valid is not None and not field.nullable:
-                raise SourceError(f"column {field.name}: a null, and it must have none")
+                raise SourceError(f"column {field.name}: must not be null")
             columns[field.name] = column
         return columns
 
@@ -230,7 +230,7 @@ def _int96_columns(schema: Any) -> list[str]:
     found = [column for column in map(schema.column, range(len(schema))) if _is_int96(column)]
     for column in found:
         if "." in column.path:
-            raise refusal(column.path.partition(".")[0], "timestamps of INT96 inside others")
+            raise refusal(column.path.partition(".")[0], "INT96 timestamps inside a nested column")
     return [column.path for column in found]
 
 
@@ -405,7 +405,7 @@ class StreamSource(ArrowTable):
         if reader is None:
             if not self.resumable:
                 raise SourceError(
-                    f"{self.place.name} was read already, and can be read once",
+                    f"{self.place.name} was already read; it can be read only once",
                     hint="give a new one, or a table: pyarrow.table(...)",
                 )
             reader = import_pyarrow("Arrow streams").RecordBatchReader.from_stream(self._value)
@@ -460,8 +460,8 @@ def stream(
 _UNSAID: Final[Mapping[str, Mapping[str, str]]] = {
     "polars": {
         "Object": "convert it to a type of Polars: map_elements(..., return_dtype=pl.String)",
-        "Int128": "convert it before: cast(pl.Decimal(38, 0)), or cast(pl.String)",
-        "UInt128": "convert it before: cast(pl.Decimal(38, 0)), or cast(pl.String)",
+        "Int128": "convert it first: cast(pl.Decimal(38, 0)), or cast(pl.String)",
+        "UInt128": "convert it first: cast(pl.Decimal(38, 0)), or cast(pl.String)",
     },
     "duckdb": {
         "bit": "convert it in the SELECT: CAST(... AS VARCHAR)",

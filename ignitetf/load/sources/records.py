@@ -199,7 +199,9 @@ class RecordSource(Source):
         if missing := [n for n in self.schema.names if n not in batch.columns]:
             raise SourceError(f"a batch lacks the column {missing[0]!r}")
         if uneven := [n for n, c in batch.columns.items() if len(c) != len(batch)]:
-            raise SourceError(f"column {uneven[0]!r} of a batch has another length than the rest")
+            raise SourceError(
+                f"column {uneven[0]!r} of a batch differs in length from the other columns"
+            )
         if batch.key is None:
             batch = Batch(keys_of(np.arange(number, number + len(batch))), batch.columns)
         count = len(batch)
@@ -251,7 +253,7 @@ class RecordSource(Source):
             unknown = next(n for n in item if str(n).upper() not in self._known)
             raise SchemaError(
                 f"field {str(unknown)!r} is in none of the first {len(self.sample)} records",
-                hint="let one of those have it, None will do, or declare all fields (schema)",
+                hint="add it to one of them (None is enough), or declare all fields with schema=",
             )
         self._keys = keys, tuple(row)
         return row
@@ -260,7 +262,7 @@ class RecordSource(Source):
         values = [row.get(name.upper()) for row in rows]
         try:
             if not self._declared and field.dtype == np.float32 and _DOUBLES & kinds_of(values):
-                raise SchemaError("float64 instead of float32, as which it began")
+                raise SchemaError("float64, but the first records have float32")
             return column_of(field, values)
         except UNFIT as error:
             hint = getattr(error, "hint", None)
@@ -277,7 +279,7 @@ class RecordSource(Source):
 
 def _spent() -> Iterator[Any]:
     raise SourceError(
-        "the iterator was read already",
+        "the iterator was already read",
         hint="give a list, or a function that returns a new iterator each time",
     )
 
@@ -344,7 +346,9 @@ def records(
     """
     if isinstance(location, Mapping):
         if schema is not None or rows is not None or fingerprint is not None:
-            raise ConfigError("arrays by name tell schema, rows and fingerprint themselves")
+            raise ConfigError(
+                "arrays by name take no schema, rows or fingerprint: those follow from the arrays"
+            )
         if (table := arrow_columns(location)) is not None:
             found = StreamSource(table, key=key, bad_records=bad_records)
             found.schema = replace(found.schema, type_name=type_name)

@@ -120,7 +120,7 @@ class SqlSource(Table):
 
     def _field(self, name: str, seen: Evidence, known: Field | None) -> Field:
         if not (seen.codes or seen.unreadable):
-            self.note(f"column {name} has nothing but nulls and is loaded as text")
+            self.note(f"column {name} has only nulls and is loaded as text")
             return Field(name, TypeCode.STRING, BYTES, (), nullable=True)
         key, value = Evidence(), Evidence()
         key.codes.add(int(TypeCode.LONG))
@@ -169,8 +169,8 @@ class SqlSource(Table):
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
         if start:
             raise SourceError(
-                "the rows of a SELECT have no fixed order, so reading cannot go on amid them",
-                hint="begin again",
+                "the rows of a SELECT have no fixed order, so reading cannot resume in the middle",
+                hint="start again",
             )
         number = 0
         with contextlib.ExitStack() as stack:

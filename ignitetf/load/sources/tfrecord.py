@@ -97,7 +97,7 @@ def read_frames(stream: Stream, name: str, start: int, piece: int) -> Iterator[F
         if not starts:
             if len(buffer) < wanted:
                 raise SourceError(
-                    f"{name}: truncated: record {number} is cut",
+                    f"{name}: truncated in record {number}",
                     hint="write the file again",
                 )
             wanted = missing
@@ -132,7 +132,7 @@ def _lost(name: str, number: int) -> SourceError:
     return SourceError(
         f"{name}: record {number}: the CRC of its length is wrong; this is not a TFRecord file, or "
         "a damaged one",
-        hint="records behind it cannot be found; write the file again",
+        hint="the records after it cannot be found; write the file again",
     )
 
 
@@ -186,7 +186,9 @@ class TfRecordSource(Source):
         fields = {}
         for spec in specs:
             if spec.field.name in fields:
-                raise SourceError(f"{place.name}: two features become column {spec.field.name}")
+                raise SourceError(
+                    f"{place.name}: two features have the column name {spec.field.name}"
+                )
             fields[spec.field.name] = spec.field
         key_field = key_field_of(self.key_name, fields)
         self.schema = Schema(type_name(place.stem), key_field, tuple(fields.values()))

@@ -43,7 +43,7 @@ def check_years(ms: NDArray[Any]) -> None:
 
 def _out_of_bounds(value: int, unit: str) -> SchemaError:
     return SchemaError(
-        f"a time out of bounds: {value} {unit} from 1970 is not in the years 1 to 9999"
+        f"a time out of range: {value} {unit} since 1970 is not in the years 1 to 9999"
     )
 
 

@@ -109,7 +109,7 @@ def common_dtype(name: str, kinds: Iterable[Kind]) -> np.dtype[Any]:
     if len(letters) > 1 and not letters <= set("iuf"):
         raise SchemaError(
             f"field {name!r}: types are mixed: {', '.join(sorted(map(_type_name, kinds)))}",
-            hint="make them one type, or texts; None is a null",
+            hint="convert them to one type, or to strings; None is a null",
         )
     found = np.result_type(
         *(np.dtype("i8" if k is int else k) if isinstance(k, type) else k for k in kinds)
@@ -268,7 +268,7 @@ def names_of(record: Mapping[Any, Any]) -> dict[str, Any]:
         upper = [str(name).upper() for name in record]
         twice = [repr(n) for n, u in zip(record, upper, strict=True) if upper.count(u) > 1]
         raise SchemaError(
-            f"{' and '.join(twice[:2])} are one name: capitals and small letters count as equal",
+            f"{' and '.join(twice[:2])} are the same name: upper and lower case count as equal",
             hint="rename one of them",
         )
     return found
@@ -295,7 +295,7 @@ def _object_field(name: str, present: list[Mapping[str, Any]], nullable: bool) -
         raise SchemaError(f"field {name!r}: dicts without keys")
     if wrong := [key for key in names if not isinstance(key, str) or not is_identifier(key)]:
         raise SchemaError(
-            f"field {name!r}: {wrong[0]!r} is not a name of a nested field",
+            f"field {name!r}: {wrong[0]!r} is not a valid name of a nested field",
             hint="names have letters, digits and underscores, and do not start with a digit",
         )
     names_of(names)  # a binary object cannot hold two names that differ only in case
@@ -364,11 +364,11 @@ def _nested(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None
     if field.type in (TypeCode.OBJECT, TypeCode.MAP) and not all(
         isinstance(v, Mapping) for v in whole
     ):
-        raise SchemaError("no dict")
+        raise SchemaError("not a dict")
     if field.type is TypeCode.OBJECT:
         known = {f.name for f in field.fields}
         if unknown := next((key for v in whole for key in v if key not in known), None):
-            raise SchemaError(f"no field {unknown!r} in it: {', '.join(sorted(known))}")
+            raise SchemaError(f"unknown field {unknown!r}; fields: {', '.join(sorted(known))}")
         return Struct({f.name: _object_column(f, values) for f in field.fields}, valid=valid)
     if field.type is TypeCode.MAP:
         keys, items = field.fields
@@ -536,28 +536,28 @@ def _runs(field: Field, values: Sequence[Any], valid: NDArray[np.bool_] | None) 
     return Runs(Dense(flat), starts, lengths, valid)
 
 
-_TOLD: Final = 3
+_MAX_SHOWN: Final = 3
 
 
 def difference(found: Schema, wanted: Schema) -> str:
     """Return a text with the first differences between the fields of a schema and those wanted."""
     mine, theirs = {f.name: f for f in found.fields}, {f.name: f for f in wanted.fields}
-    told = [] if found.key == wanted.key else [_other("the key", found.key, wanted.key)]
-    told += [f"no {name}" for name in theirs if name not in mine]
-    told += [f"{name} more" for name in mine if name not in theirs]
-    told += [
+    differences = [] if found.key == wanted.key else [_other("the key", found.key, wanted.key)]
+    differences += [f"{name} is missing" for name in theirs if name not in mine]
+    differences += [f"{name} is new" for name in mine if name not in theirs]
+    differences += [
         _other(name, field, theirs[name])
         for name, field in mine.items()
         if name in theirs and _form(field) != _form(theirs[name])
     ]
-    if not told:
-        told = [
+    if not differences:
+        differences = [
             f"nulls in {name}"
             for name, field in mine.items()
             if field.nullable and not theirs[name].nullable
         ] or ["another order of fields"]
-    more = f", and {len(told) - _TOLD:,} more" if len(told) > _TOLD else ""
-    return ", ".join(told[:_TOLD]) + more
+    more = f", and {len(differences) - _MAX_SHOWN:,} more" if len(differences) > _MAX_SHOWN else ""
+    return ", ".join(differences[:_MAX_SHOWN]) + more
 
 
 def _other(name: str, found: Field, wanted: Field) -> str:

@@ -314,9 +314,9 @@ class Stems:
             stem = sys.intern(name.removesuffix(path.suffix))
             if stem in self._packed:
                 raise SourceError(
-                    f"{folder.name}: two files are called {readable_name(stem)!r} but for their"
-                    " endings",
-                    hint="an image and its annotation belong together by that name; keep one",
+                    f"{folder.name}: two files are called {readable_name(stem)!r}, with different"
+                    " extensions",
+                    hint="an image and its annotation are matched by that name; keep one",
                 )
             self._packed[stem] = size * 256 + self._suffixes.index(path.suffix)
             whole.update(f"{len(name)}|{name}|{size}|{version}|".encode("utf-8", "surrogateescape"))
@@ -376,7 +376,7 @@ class _VocFolder:
         if not names:
             raise SourceError(
                 f"{self.root.name}: no images in it",
-                hint="images stand in JPEGImages, annotations in Annotations",
+                hint="expected images in JPEGImages, annotations in Annotations",
             )
         return names
 
@@ -560,22 +560,22 @@ class _VocSize:
         shown = f"{self.width} x {self.height}"
         if not same and turn in _TURNED_BY_A_QUARTER and told == stored[::-1]:
             raise VocError(
-                f"its boxes are those of the upright image of {shown}, while the file has"
-                f" {width} x {height} pixels, which EXIF turns (orientation {turn}); {_UPRIGHT}"
+                f"its boxes refer to the upright image of {shown}, while the file has"
+                f" {width} x {height} pixels and the EXIF orientation {turn}; {_UPRIGHT}"
             )
         if not same:
             raise VocError(
-                f"its annotation is of an image of {shown}, while the image has {width} x {height}"
+                f"its annotation is for an image of {shown}, while the image has {width} x {height}"
             )
         by_size = turn in _TURNED_BY_A_QUARTER and told == stored and width != height
         if turn != 1 and not by_size:
             raise VocError(
-                f"EXIF turns its image (orientation {turn}), and the annotation does not tell"
-                f" whether the boxes are those of the turned one; {_UPRIGHT}"
+                f"its image has the EXIF orientation {turn}, and the annotation does not say"
+                f" whether the boxes refer to the rotated image; {_UPRIGHT}"
             )
 
 
-_UPRIGHT = "turn the file itself and remove its EXIF, for example with jhead -autorot"
+_UPRIGHT = "rotate the file itself and remove its EXIF, for example with jhead -autorot"
 
 
 def _parse_voc_size(data: bytes) -> _VocSize:
@@ -599,7 +599,7 @@ def parse_voc(data: bytes) -> list[_VocObject]:
     if not found and root.tag != "annotation":
         raise VocError(f"no annotation: <annotation> expected, found <{root.tag[:40]}>")
     if not found:
-        raise VocError("no box in it")
+        raise VocError("it has no box")
     return found
 
 
@@ -611,7 +611,7 @@ def _parsed(data: bytes) -> Any:
     try:
         root = ElementTree.fromstring(data)
     except EntitiesForbidden as error:
-        raise VocError("damaged XML: it declares entities, which are not taken") from error
+        raise VocError("damaged XML: it declares entities, which are not allowed") from error
     except Exception as error:  # errors of the parser and of codecs
         reason = " ".join(str(error).split()) or type(error).__name__
         raise VocError(f"damaged XML: {reason}"[:200]) from error

@@ -219,7 +219,9 @@ def _open(place: Place, key: str | None, bad_records: OnBadRecord) -> Source:
     noted = _fields(place)
     if noted is None:
         if key is not None:
-            raise ConfigError("samples of others have no field that is the key", hint="no --key")
+            raise ConfigError(
+                "shards that ignitetf did not write have no key field", hint="omit --key"
+            )
         with reading(place.name, _HINT):
             return RecordSource(
                 lambda: (_record(place, sample) for sample in _samples(place)),
