@@ -35,9 +35,13 @@ class _Metric:
     attribute: str
 
     def samples(self, now: Snapshot) -> Iterator[_Sample]:
-        """Yield the values of the labels and the figure: for each node, or each data set."""
+        """Yield the values of the labels and the figure: for each node, error, or data set."""
         for usage in now.data_sets:
-            if len(self.labels) == 1:
+            if self.labels == _ERROR:
+                for skipped in usage.skipped:
+                    yield (usage.name, skipped.error), getattr(skipped, self.attribute)
+                continue
+            if self.labels == _DATA_SET:
                 yield (usage.name,), getattr(usage, self.attribute)
                 continue
             for amount in usage.nodes:
@@ -47,11 +51,13 @@ class _Metric:
 
 _NODE: Final = ("data_set", "node", "place")
 _DATA_SET: Final = ("data_set",)
+_ERROR: Final = ("data_set", "error")
 _METRICS: Final = (
     _Metric("rows", "{row}", "Rows received from a node.", _NODE, "rows"),
     _Metric("bytes", "By", "Bytes of the answers of a node.", _NODE, "nbytes"),
     _Metric("wait_seconds", "s", "Time in which consumers waited for rows.", _DATA_SET, "wait_s"),
     _Metric("retries", "{retry}", "Reads continued after a failure.", _DATA_SET, "retries"),
+    _Metric("skipped_rows", "{row}", "Rows that map_rows left out.", _ERROR, "rows"),
 )
 
 
@@ -66,7 +72,8 @@ class UsageCollector:
     """Collector for a registry of prometheus_client: `REGISTRY.register(UsageCollector())`.
 
     It has the counters `ignitetf_rows_total` and `ignitetf_bytes_total` (labels `data_set`, `node`,
-    `place`), `ignitetf_wait_seconds_total` and `ignitetf_retries_total` (label `data_set`).
+    `place`), `ignitetf_wait_seconds_total` and `ignitetf_retries_total` (label `data_set`), and
+    `ignitetf_skipped_rows_total` (labels `data_set`, `error`).
 
     Raises:
         MissingExtra: prometheus_client is not installed.
@@ -155,8 +162,8 @@ def serve(port: int = 9464, host: str = "127.0.0.1") -> MetricsServer:
 def observe(provider: MeterProvider | None = None) -> None:
     """Add the metrics to OpenTelemetry, as observable counters of the meter `ignitetf`.
 
-    The names are `ignitetf.rows`, `ignitetf.bytes`, `ignitetf.wait_seconds` and
-    `ignitetf.retries`; the attributes are the labels of `UsageCollector`.
+    The names are `ignitetf.rows`, `ignitetf.bytes`, `ignitetf.wait_seconds`, `ignitetf.retries` and
+    `ignitetf.skipped_rows`; the attributes are the labels of `UsageCollector`.
 
     Args:
         provider: Where to add them; None for the provider of the process.

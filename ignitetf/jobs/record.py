@@ -106,6 +106,7 @@ class WorkerStatus:
             ended.
         wait: Share of that time spent waiting for data, 0 to 1.
         retries: How often its reads continued after a failure.
+        skipped: Rows that `map_rows` left out, by data set and class of errors.
         places: Bytes by their origin.
         epochs: For each epoch read: data set, epoch, shard, rows, sum of the keys' hashes.
     """
@@ -122,6 +123,7 @@ class WorkerStatus:
     rows_per_s: float = 0.0
     wait: float = 0.0
     retries: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     epochs: tuple[dict[str, Any], ...] = ()
 

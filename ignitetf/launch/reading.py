@@ -60,6 +60,11 @@ def _facts(now: Snapshot) -> dict[str, Any]:
     return {
         "rows": now.rows,
         "retries": now.retries,
+        "skipped": {
+            f"{usage.name}: {one.error}": one.rows
+            for usage in now.data_sets
+            for one in usage.skipped
+        },
         "places": {place: amount.nbytes for place, amount in now.places.items()},
         "epochs": [
             {**asdict(one.of), "rows": one.rows, "checksum": one.checksum, "ended": one.ended}

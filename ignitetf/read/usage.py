@@ -2,9 +2,9 @@
 
 reading, rows -> **usage** -> heartbeats of a job, its audit, `ignitetf.metrics`
 
-The counters are updated per request and per batch, never per row, for all data sets that this
-process reads. Two snapshots give the rates between them. A worker process of a loader has its own
-counters.
+The counters are updated per request and per batch, never per row (except for rows that are left
+out), for all data sets that this process reads. Two snapshots give the rates between them. A worker
+process of a loader has its own counters.
 
 Sums prove that each row was read exactly once in an epoch. Each iteration over a shard has the
 number of its rows, and the sum modulo 2^64 of a hash of each key. Added up over the shards of an
@@ -20,7 +20,7 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -38,9 +38,11 @@ __all__ = [
     "DataSetUsage",
     "Epoch",
     "Iteration",
+    "Skipped",
     "Snapshot",
     "add_read",
     "add_retries",
+    "add_skipped",
     "add_wait",
     "counted",
     "keys_sum",
@@ -118,6 +120,19 @@ class Iteration:
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """Rows that `map_rows` left out because its function failed.
+
+    Attributes:
+        error: Name of the class of the error.
+        rows: Number of rows.
+    """
+
+    error: str
+    rows: int
+
+
+@dataclass(frozen=True)
 class DataSetUsage:
     """What was read of one data set.
 
@@ -126,12 +141,14 @@ class DataSetUsage:
         wait_s: Seconds in which consumers waited for its rows.
         retries: How often a read continued after a failure.
         nodes: Rows and bytes received from each node.
+        skipped: Rows that were left out, for each class of errors.
     """
 
     name: str
     wait_s: float = 0.0
     retries: int = 0
     nodes: tuple[Amount, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,6 +203,13 @@ class _DataSetCounter:
     wait_s: float = 0.0
     retries: int = 0
     origins: dict[Origin, Amount] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def usage(self, name: str) -> DataSetUsage:
+        """Return the figures as they are now; called with the lock of all counters."""
+        skipped = tuple(Skipped(error, rows) for error, rows in sorted(self.skipped.items()))
+        nodes = tuple(self.origins.values())
+        return DataSetUsage(name, self.wait_s, self.retries, nodes, skipped)
 
 
 class _Counter:
@@ -237,6 +261,12 @@ def add_retries(name: str, retries: int) -> None:
     """Count reads that continued after a failure."""
     with _counter_of(name) as counter:
         counter.retries += retries
+
+
+def add_skipped(name: str, error: str, rows: int) -> None:
+    """Count rows that were left out because of an error of this class."""
+    with _counter_of(name) as counter:
+        counter.skipped[error] += rows
 
 
 def counted(
@@ -316,10 +346,7 @@ def snapshot() -> Snapshot:
     """Return all counters of this process; `dataclasses.asdict` converts them for JSON."""
     counter = _counter
     with counter.lock:
-        data_sets = tuple(
-            DataSetUsage(name, own.wait_s, own.retries, tuple(own.origins.values()))
-            for name, own in counter.data_sets.items()
-        )
+        data_sets = tuple(own.usage(name) for name, own in counter.data_sets.items())
         iterations = tuple(counter.iterations)
     nodes = [amount for each in data_sets for amount in each.nodes]
     return Snapshot(

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from ignitetf.train.backup import BackupAndRestore
     from ignitetf.train.checkpoint import BackgroundCheckpoint
     from ignitetf.train.keras_repair import repair_keras
+    from ignitetf.train.mapping import map_rows
+    from ignitetf.train.packing import pack_sequences
     from ignitetf.train.parallel import DataParallel, data_parallel
     from ignitetf.train.pydataset import PyDataset
     from ignitetf.train.resident import device_resident
@@ -20,6 +22,8 @@ __all__ = [
     "PyDataset",
     "data_parallel",
     "device_resident",
+    "map_rows",
+    "pack_sequences",
     "repair_keras",
 ]
 
@@ -30,6 +34,8 @@ _PLACES = {
     "PyDataset": "pydataset",
     "data_parallel": "parallel",
     "device_resident": "resident",
+    "map_rows": "mapping",
+    "pack_sequences": "packing",
     "repair_keras": "keras_repair",
 }
 

@@ -103,6 +103,6 @@ def test_a_process_that_has_read_nothing_has_metrics_without_samples():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     families = list(text_string_to_metric_families(out.stdout))
     assert [f.name for f in families] == [
-        f"ignitetf_{name}" for name in ("rows", "bytes", "wait_seconds", "retries")
+        f"ignitetf_{name}" for name in ("rows", "bytes", "wait_seconds", "retries", "skipped_rows")
     ]
     assert not any(f.samples for f in families)

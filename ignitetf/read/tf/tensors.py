@@ -22,7 +22,7 @@ import math
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from ignitetf.read.export import (
     TextStore,
 )
 from ignitetf.read.options import PAGE_BYTES
-from ignitetf.read.rows import Batches, EpochRows
+from ignitetf.read.rows import EpochRows
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.iteration import Steps, for_tensorflow
 from ignitetf.read.tf.library import tf
@@ -563,8 +563,16 @@ def _builder(spec: Any) -> Callable[[Iterator[tf.Tensor]], Any]:
 Structure = Node | Mapping[str, "Structure"]
 
 
+class _Iteration(Protocol):
+    """Batches of columns, which can be closed before their end."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]: ...
+
+    def close(self) -> None: ...
+
+
 def dataset_of(
-    structure: Structure, begin: Callable[[], Batches], count: int | None, *, sharded: bool
+    structure: Structure, begin: Callable[[], _Iteration], count: int | None, *, sharded: bool
 ) -> Steps:
     """Return a dataset of batches; an iteration in Python raises ignitetf's own errors.
 

@@ -1,0 +1,114 @@
+"""First-fit packing: which pieces of which documents go into which packed row; pure arithmetic.
+
+lengths of documents -> pieces -> **first fit** -> packing
+
+The result depends on the lengths alone, so every worker computes the same rows without reading a
+document.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignitetf.errors import ConfigError
+
+__all__ = ["Long", "PackedWindow", "Packing", "first_fit"]
+
+Numbers = NDArray[np.int64]
+Long = Literal["split", "truncate", "error"]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How documents become rows of equal length.
+
+    Attributes:
+        field: The field with the tokens of a document.
+        length: Tokens of a packed row.
+        eos: Token after each document; None for none.
+        pad: Token where a row has no document.
+        window: Documents that are packed together.
+        long: What happens to a document that does not fit into a row.
+    """
+
+    field: str
+    length: int
+    eos: int | None
+    pad: int
+    window: int
+    long: Long
+
+    def pack(self, documents: Numbers, lengths: Numbers) -> PackedWindow:
+        """Pack the documents of a window, in their order.
+
+        Args:
+            documents: The number of each document.
+            lengths: Its number of tokens, without `eos`.
+
+        Raises:
+            ConfigError: A document is too long, and `long` is `error`.
+        """
+        sizes = np.where(lengths > 0, lengths + (self.eos is not None), 0)
+        if self.long == "error" and (sizes > self.length).any():
+            at = int(np.argmax(sizes > self.length))
+            raise ConfigError(
+                f"row {documents[at]} has {lengths[at]} tokens, a packed row has {self.length}"
+                + ("" if self.eos is None else " with eos"),
+                hint="long='split' cuts such a document into several pieces, 'truncate' cuts off its end",
+            )
+        if self.long == "truncate":
+            sizes = np.minimum(sizes, self.length)
+        counts = -(-sizes // self.length)
+        of = np.repeat(np.arange(len(sizes)), counts)
+        starts = (np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)) * self.length
+        pieces = np.minimum(sizes[of] - starts, self.length)
+        rows = first_fit(pieces, self.length)
+        order = np.argsort(rows, kind="stable")
+        bounds = np.searchsorted(rows[order], np.arange(int(rows.max(initial=-1)) + 2))
+        return PackedWindow(documents[of[order]], starts[order], pieces[order], bounds)
+
+
+@dataclass(frozen=True)
+class PackedWindow:
+    """The packed rows of a window: row i has the pieces `bounds[i]` to `bounds[i + 1]`.
+
+    Attributes:
+        documents: The number of the document of each piece.
+        starts: The first token of the piece in its document.
+        sizes: Tokens of the piece; `eos` counts as the last token of its document.
+        bounds: Where the pieces of each row begin, and the end of the last row.
+    """
+
+    documents: Numbers
+    starts: Numbers
+    sizes: Numbers
+    bounds: Numbers
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+
+def first_fit(sizes: Numbers, length: int) -> Numbers:
+    """Return the row of each piece: the first row that still has room for it.
+
+    Args:
+        sizes: Size of each piece, from 1 to `length`.
+        length: Room of a row.
+    """
+    free = np.full(len(sizes), length, np.int64)
+    found = np.empty(len(sizes), np.int64)
+    # The rows before `begin` have no room for any of the pieces that follow.
+    begin, opened = 0, 1
+    smallest = np.minimum.accumulate(sizes[::-1])[::-1].tolist()
+    for at, size in enumerate(sizes.tolist()):
+        while free[begin] < smallest[at]:
+            begin += 1
+        row = begin + int(np.argmax(free[begin : max(opened, begin) + 1] >= size))
+        free[row] -= size
+        found[at] = row
+        opened = max(opened, row + 1)
+    return found
