@@ -10,8 +10,8 @@ pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node
 ROOT = Path(__file__).resolve().parents[2]
 # In this order: the later ones use the photos of the first.
-PAGES = ("tutorial", "operations", "migration", "faq")
-MADE = ("PHOTOS", "MOVED", "NULLS")
+PAGES = ("tutorial", "operations", "migration", "faq", "packing")
+MADE = ("PHOTOS", "MOVED", "NULLS", "TOKENIZED")
 
 
 def text_of(name):
