@@ -127,6 +127,7 @@ typedef struct {
   int64_t most_groups;
   Group **group;
   int64_t head;          /* the next group that the consumer takes */
+  int64_t made;          /* no group from this number on was made */
   int64_t ahead;         /* least number of groups that may be filled before they are taken */
   int64_t group_bytes;   /* approximate bytes of a group */
   const int64_t *places; /* a permutation of the places; NULL for none */

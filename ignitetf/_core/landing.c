@@ -98,6 +98,7 @@ Group *group_of(Landing *landing, int64_t place) {
   group = landing->group[number];
   if (!group && number >= landing->head) {
     group = new_group(landing);
+    if (number >= landing->made) landing->made = number + 1;
     __atomic_store_n(landing->group + number, group, __ATOMIC_RELEASE);
   }
   pthread_mutex_unlock(&landing->lock);
@@ -285,10 +286,8 @@ static void landing_dealloc(PyObject *self) {
   Landing *landing = (Landing *)self;
   PyTypeObject *type = Py_TYPE(self);
   if (landing->group) {
-    for (int64_t i = landing->head; i < landing->most_groups; i++) {
+    for (int64_t i = landing->head; i < landing->made; i++)
       if (landing->group[i]) free_group(landing, landing->group[i]);
-      else if (landing->total < 0 && i > landing->head + (1 << 16)) break;
-    }
     free(landing->group);
   }
   Py_buffer *views[] = {&landing->units_view, &landing->places_view, &landing->keys_view,

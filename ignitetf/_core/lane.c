@@ -263,6 +263,12 @@ static int begin_page(Lane *lane, int64_t number, int may_ask) {
   return found == GOES_ON && may_ask ? refill(lane) : found;
 }
 
+/* Returns the number of the unit to which the answer with the next bytes belongs; -1 for none. */
+static int64_t answered_unit(const Lane *lane) {
+  uint64_t number = (uint64_t)int64_at(here(lane)) - (uint64_t)lane->first_id;
+  return number < (uint64_t)lane->landing->units ? (int64_t)number : -1;
+}
+
 /* Reads the head of the next answer. */
 static int begin_answer(Lane *lane) {
   lane->left = 4;
@@ -273,12 +279,11 @@ static int begin_answer(Lane *lane) {
   lane->begin += 4;
   lane->left = length;
   if ((found = need_here(lane, 10)) != GOES_ON) return found;
-  int64_t number = int64_at(here(lane)) - lane->first_id;
+  int64_t number = answered_unit(lane);
   int flags = uint16_at(here(lane) + 8);
   consume(lane, 10);
   if (flags & ~3) return damaged(lane, "an answer with unknown flags");
-  if (number < 0 || number >= lane->landing->units)
-    return damaged(lane, "an answer to a request that was not sent");
+  if (number < 0) return damaged(lane, "an answer to a request that was not sent");
   Unit *unit = lane->landing->unit + number;
   if (unit->lane != lane->number || lane->unanswered < 1 ||
       (unit->state != ASKED && unit->state != ENDED))
@@ -579,9 +584,8 @@ static int drain(Lane *lane) {
     lane->begin += 4;
     lane->left = length;
     if ((found = need_here(lane, 10)) != GOES_ON) break;
-    int64_t number = int64_at(here(lane)) - lane->first_id;
-    if (number < 0 || number >= lane->landing->units)
-      return damaged(lane, "an answer to a request that was not sent");
+    int64_t number = answered_unit(lane);
+    if (number < 0) return damaged(lane, "an answer to a request that was not sent");
     lane->landing->unit[number].cursor = -1;
     found = skip(lane, lane->left);
   }

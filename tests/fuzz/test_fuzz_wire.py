@@ -29,7 +29,6 @@ from ignitetf.wire.types import (
     read_binary_type,
 )
 
-LARGE_BYTES = 300_000  # more than is received at a time
 PAGES = Path(__file__).resolve().parents[1] / "data" / "pages"
 REFUSED = (SchemaError, WireError, UnknownClass, UnknownType)
 KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
@@ -57,21 +56,21 @@ def answer_of(schema, batch):
     return struct.pack("<i", len(out)) + b"".join(out) + b"\0"
 
 
-def large_rows(rng):
+def large_rows(rng, size):
     """Rows with values of more bytes than are received at a time."""
     draw, n = np.random.default_rng(rng.getrandbits(32)), rng.randint(1, 3)
     fields = [
         field_for("A", np.dtype("<i4")),
-        field_for("IMAGE", np.dtype("u1"), (LARGE_BYTES,)),
+        field_for("IMAGE", np.dtype("u1"), (size,)),
         Field("NAME", TypeCode.STRING, BYTES, (), True),
         Field("BLOB", TypeCode.BYTE_ARRAY, BYTES, (), True),
         field_for("Z", np.dtype("<f8")),
     ]
     columns = {
         "A": Dense(draw.integers(0, 99, n).astype("<i4")),
-        "IMAGE": Dense(draw.integers(0, 99, (n, LARGE_BYTES)).astype("u1")),
+        "IMAGE": Dense(draw.integers(0, 99, (n, size)).astype("u1")),
         "NAME": Runs.from_bytes([None if rng.random() < 0.3 else b"n" * rng.randrange(9) for _ in range(n)]),
-        "BLOB": Runs.from_bytes([rng.randbytes(LARGE_BYTES + rng.randrange(9)) for _ in range(n)]),
+        "BLOB": Runs.from_bytes([rng.randbytes(size + rng.randrange(9)) for _ in range(n)]),
         "Z": Dense(draw.random(n)),
     }  # fmt: skip
     kept = rng.sample(fields, rng.randint(2, 5))
