@@ -174,6 +174,31 @@ KINDS: Final[dict[str, SourceKind]] = {
             _CHANNELS,
         ),
     ),
+    "coco": SourceKind(
+        "coco",
+        "coco",
+        "Load COCO images, each with the boxes of its annotations.",
+        "annotations/instances_train2017.json --images train2017 --cache COCO",
+        Location("Annotation file (JSON), or a folder that has one."),
+        (
+            Option("--images", "Folder of the images [default: beside the file].", metavar="DIR"),
+            Option("--segmentation", "Keep the segmentation of each object, as JSON.", False, bool),
+        ),
+    ),
+    "yolo": SourceKind(
+        "yolo",
+        "yolo",
+        "Load a data set of YOLO: images, each with the boxes in its label file.",
+        "coco8/data.yaml --cache COCO8",
+        Location("data.yaml, or the folder of the data set."),
+        (
+            Option(
+                "--split",
+                "Only train, val or test [default: all, in the column SPLIT].",
+                metavar="NAME",
+            ),
+        ),
+    ),
     "npz": SourceKind(
         "arrays",
         "npz",

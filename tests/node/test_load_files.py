@@ -222,3 +222,32 @@ def test_folders_of_key_and_value_are_columns(load, tmp_path, way):
     _, rows = load("parquet", *places.get(way, files))
     rows = sorted(rows, key=lambda row: row["X"])
     assert rows == frame.rename(columns=str.upper).to_dict("records")
+
+
+def test_boxes_of_coco_and_yolo_are_read_back_as_json_and_text_say(
+    load, client, cache_name, address, tmp_path
+):
+    for folder in ("images/train", "images/val", "labels/train"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("train/1.png", "val/2.png"):
+        (tmp_path / "images" / name).write_bytes(png(7))
+    whole = {
+        "images": [
+            {"id": 5, "file_name": "train/1.png", "width": 5, "height": 4},
+            {"id": 6, "file_name": "val/2.png", "width": 5, "height": 4},
+        ],
+        "annotations": [{"id": 1, "image_id": 5, "category_id": 17, "bbox": [1, 0, 2, 3]}],
+        "categories": [{"id": 17, "name": "cat"}, {"id": 3, "name": "car"}],
+    }
+    (tmp_path / "instances.json").write_text(json.dumps(whole))
+    (tmp_path / "labels/train/1.txt").write_text("1 0.4 0.375 0.4 0.75\n")
+    (tmp_path / "data.yaml").write_text(
+        "train: images/train\nval: images/val\nnames: {0: car, 1: cat}\n"
+    )
+    for kind, file in (("coco", "instances.json"), ("yolo", "data.yaml")):
+        _, rows = load(kind, tmp_path / file)
+        shown = [(np.round(row["BOXES"], 4).tolist(), row["BOX_LABELS"]) for row in rows]
+        assert shown == [([[1, 0, 3, 3]], [1]), ([], [])], kind
+        assert [row["IMAGE"] for row in rows] == [png(7)] * 2
+        assert open_rows(cache_name, address=address).class_names == ["car", "cat"]
+    assert len(open_rows(cache_name, address=address, split="val")) == 1

@@ -48,7 +48,7 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Dense, Runs, Struct
 from ignitetf.wire.schema import BYTES, Field, Schema, field_for
 
-__all__ = ["VocError", "main_object", "parse_voc", "voc"]
+__all__ = ["ImageSize", "VocError", "main_object", "parse_voc", "voc"]
 
 _INT = np.dtype(np.int32)
 _FLOAT = np.dtype(np.float32)
@@ -537,7 +537,7 @@ class _VocObject:
 
 
 @dataclass(frozen=True)
-class _VocSize:
+class ImageSize:
     """The size of an image in its annotation; 0 x 0 if the annotation has none."""
 
     width: int
@@ -578,14 +578,14 @@ class _VocSize:
 _UPRIGHT = "rotate the file itself and remove its EXIF, for example with jhead -autorot"
 
 
-def _parse_voc_size(data: bytes) -> _VocSize:
+def _parse_voc_size(data: bytes) -> ImageSize:
     """Return the size in a well-formed annotation."""
     size = _parsed(data).find("size")
     sides = []
     for side in ("width", "height"):
         found = _SIDE.fullmatch((size.findtext(side) if size is not None else None) or "")
         sides.append(int(found[1]) if found else 0)
-    return _VocSize(*sides) if all(sides) else _VocSize(0, 0)
+    return ImageSize(*sides) if all(sides) else ImageSize(0, 0)
 
 
 def parse_voc(data: bytes) -> list[_VocObject]:

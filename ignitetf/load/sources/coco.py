@@ -1,0 +1,274 @@
+"""COCO annotations and their images as records.
+
+instances.json, images -> **rows with boxes** -> Batch
+
+Category ids may have gaps. Classes are numbered from 0 in the order of their ids, and the ids are
+kept in CATEGORY_IDS. Crowds are boxes with 1 in CROWDS. Segmentations, polygons or RLE, are kept as
+their JSON, if asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import Any, Final
+
+import numpy as np
+
+from ignitetf.errors import ConfigError, SourceError
+from ignitetf.load.sources.base import type_name
+from ignitetf.load.sources.boxes import BoxSource, Objects
+from ignitetf.load.sources.filelist import FileList
+from ignitetf.load.sources.location import Location, Place, digest, locate, open_plain, reading
+from ignitetf.load.sources.pictures import MAX_PIXELS
+from ignitetf.load.sources.voc import ImageSize, VocError
+from ignitetf.tables.storage import OnBadRecord
+from ignitetf.wire.codes import TypeCode
+from ignitetf.wire.schema import BYTES, Field, field_for
+
+__all__ = ["coco"]
+
+_HINT: Final = "COCO has lists of images, annotations and categories: instances_train2017.json"
+_LOADED: Final = frozenset(
+    {"id", "image_id", "category_id", "bbox", "iscrowd", "area", "segmentation"}
+)
+
+
+class _CocoSource(BoxSource):
+    """The images of one annotation file."""
+
+    def __init__(
+        self,
+        table: Place,
+        images: Place | None,
+        *,
+        segmentation: bool,
+        max_pixels: int,
+        bad_records: OnBadRecord,
+    ) -> None:
+        self.table = table
+        whole = _read(table)
+        categories = sorted(whole["categories"], key=lambda one: one["id"])
+        self._number_of = {one["id"]: i for i, one in enumerate(categories)}
+        names = [str(one["name"]) for one in categories]
+        _require_once(table, "category", [one["id"] for one in categories], names)
+        self._images = whole["images"]
+        ids = [one["id"] for one in self._images]
+        _require_once(table, "image", ids, [str(one["file_name"]) for one in self._images])
+        if not ids:
+            raise SourceError(f"{table.name}: no images in it", hint=_HINT)
+        folder = images or _image_folder(table, str(self._images[0]["file_name"]))
+        files = FileList(folder)
+        known = _sizes(folder, [str(one["file_name"]) for one in self._images])
+        for one in self._images:
+            name = str(one["file_name"])
+            files.add(name, *known.get(name, (0, "")))
+        self._of_image: dict[Any, list[dict[str, Any]]] = {}
+        for one in whole["annotations"]:
+            self._of_image.setdefault(one["image_id"], []).append(one)
+        self._segmentation = segmentation
+        fields = [
+            field_for("IMAGE_ID", np.dtype(np.int64)),
+            field_for("CATEGORY_IDS", np.dtype(np.int32), (None,)),
+            field_for("CROWDS", np.dtype(np.int32), (None,)),
+        ]
+        self._has_areas = all("area" in one for one in whole["annotations"])
+        if self._has_areas:
+            fields.append(field_for("AREAS", np.dtype(np.float64), (None,)))
+        if segmentation:
+            fields.append(Field("SEGMENTATIONS", TypeCode.STRING_ARRAY, BYTES, (None,)))
+        super().__init__(
+            files,
+            names,
+            fields,
+            type_name=type_name(table.stem),
+            max_pixels=max_pixels,
+            bad_records=bad_records,
+        )
+        self._tell(whole["annotations"], set(ids))
+
+    def _tell(self, annotations: list[dict[str, Any]], ids: set[Any]) -> None:
+        """Note what is not loaded; an annotation without its image is an error."""
+        lost = [one for one in annotations if one["image_id"] not in ids]
+        if lost and self.bad_records == "fail":
+            raise SourceError(
+                f"{self.table.name}: {len(lost):,} annotations are of images that are not in it,"
+                f" such as image_id {lost[0]['image_id']}",
+                hint="--bad-records skip leaves them out",
+            )
+        if lost:
+            self.note(f"{len(lost):,} annotations of images that are not in the file are left out")
+        keys = {
+            key for one in annotations for key, value in one.items() if value not in (None, [], {})
+        }
+        more = sorted(keys - _LOADED)
+        if not self._segmentation and "segmentation" in keys:
+            self.note("segmentations are not loaded; --segmentation keeps them, as JSON")
+        if more:
+            self.note(f"not loaded of the annotations: {', '.join(more)}")
+
+    def fingerprint(self) -> str:
+        """Made from names, sizes and times of the file and the images."""
+        return digest("coco", self.table.stamp(), self._segmentation, self.files.stamp())
+
+    def _objects(self, number: int) -> Objects:
+        image = self._images[number]
+        found = self._of_image.get(image["id"], [])
+        boxes, ids = [], []
+        for one in found:
+            if one.get("category_id") not in self._number_of:
+                raise VocError(
+                    f"its annotation has the category {one.get('category_id')!r}, which is"
+                    " not in the file"
+                )
+            ids.append(one["category_id"])
+            boxes.append(_corners(one.get("bbox")))
+        values: dict[str, Any] = {
+            "IMAGE_ID": image["id"],
+            "CATEGORY_IDS": np.array(ids, np.int32),
+            "CROWDS": np.array([int(bool(one.get("iscrowd", 0))) for one in found], np.int32),
+        }
+        if self._has_areas:
+            values["AREAS"] = np.array([one["area"] for one in found], np.float64)
+        if self._segmentation:
+            values["SEGMENTATIONS"] = [json.dumps(one.get("segmentation")) for one in found]
+        size = ImageSize(int(image.get("width") or 0), int(image.get("height") or 0))
+        return Objects(boxes, [self._number_of[one] for one in ids], size, values=values)
+
+
+def _corners(box: Any) -> tuple[float, float, float, float]:
+    """Return the corners of a box of x, y, width and height."""
+    numbers = isinstance(box, list) and len(box) == 4 and all(type(x) in (int, float) for x in box)
+    if not numbers or not all(map(math.isfinite, box)):
+        raise VocError(f"its annotation has the box {str(box)[:60]}, expected x, y, width, height")
+    x, y, width, height = map(float, box)
+    return x, y, x + width, y + height
+
+
+def _read(table: Place) -> dict[str, list[dict[str, Any]]]:
+    """Read an annotation file, and check that it has what every record needs."""
+    with reading(table.name, _HINT), open_plain(table) as stream:
+        whole = json.loads(stream.read())
+    needed = {
+        "images": ("id", "file_name"),
+        "annotations": ("image_id",),
+        "categories": ("id", "name"),
+    }
+    found = {}
+    for part, names in needed.items():
+        items = whole.get(part) if isinstance(whole, dict) else None
+        if not isinstance(items, list):
+            raise SourceError(f"{table.name}: no list of {part}", hint=_HINT)
+        for i, one in enumerate(items):
+            for name in names:
+                if not isinstance(one, dict) or name not in one:
+                    raise SourceError(
+                        f"{table.name}: entry {i + 1} of {part} has no {name}", hint=_HINT
+                    )
+            if part != "annotations" and type(one["id"]) is not int:
+                raise SourceError(
+                    f"{table.name}: entry {i + 1} of {part} has the id {one['id']!r}, expected an"
+                    " integer",
+                    hint=_HINT,
+                )
+        found[part] = items
+    return found
+
+
+def _require_once(table: Place, what: str, ids: list[int], names: list[str]) -> None:
+    for values, word in ((ids, "id"), (names, "name")):
+        value, count = max(Counter(values).items(), key=lambda one: one[1], default=(None, 0))
+        if count > 1:
+            raise SourceError(
+                f"{table.name}: {count} entries have the {what} {word} {value!r}",
+                hint="each image and each category is in the file once",
+            )
+
+
+def _annotation_file(place: Place) -> Place:
+    """Return the annotation file of a folder."""
+    if not place.is_dir():
+        return place
+    found: list[Place] = []
+    for folder in (place.child("annotations"), place):
+        if not folder.is_dir():
+            continue
+        names = [name for name, is_dir, _, _ in folder.children() if not is_dir and ".json" in name]
+        known = [n for n in names if n.startswith("instances") or n.endswith(".coco.json")]
+        found += [folder.child(name) for name in known or names]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise SourceError(
+            f"{place.name}: no JSON file in it, or in its folder annotations", hint=_HINT
+        )
+    raise SourceError(
+        f"{place.name}: {len(found)} annotation files, such as {found[0].base} and {found[1].base}",
+        hint=f"name one: {found[0].name}",
+    )
+
+
+def _image_folder(table: Place, first: str) -> Place:
+    """Return the folder that has the first image."""
+    beside, above = table.parent, table.parent.parent
+    split = table.stem.rpartition("instances_")[2]
+    folders = [
+        beside,
+        beside.child("images"),
+        above.child(split),
+        above.child("images").child(split),
+        above.child("images"),
+        above,
+    ]
+    for folder in folders:
+        if folder.child(first).exists():
+            return folder
+    raise SourceError(
+        f"{table.name}: its first image {first!r} is not beside it, in images or in {split}",
+        hint="--images DIR names the folder of the images",
+    )
+
+
+def _sizes(folder: Place, names: list[str]) -> dict[str, tuple[int, str]]:
+    """Return size and version of the files of these names, from lists of their folders."""
+    found = {}
+    for below in {name.rpartition("/")[0] for name in names}:
+        inner = folder.child(below) if below else folder
+        if not inner.is_dir():
+            continue
+        head = f"{below}/" if below else ""
+        found.update({f"{head}{n}": (size, version) for n, _, size, version in inner.children()})
+    return found
+
+
+def coco(
+    location: Location,
+    images: Location | None = None,
+    segmentation: bool = False,
+    max_pixels: int = MAX_PIXELS,
+    bad_records: OnBadRecord = "fail",
+) -> BoxSource:
+    """Open COCO annotations and their images.
+
+    Args:
+        location: The annotation file, or a folder that has one, also in `annotations`.
+        images: Folder of the images; None finds it beside the annotations.
+        segmentation: Whether to keep the segmentation of each object, as JSON.
+        max_pixels: Images with more are bad records.
+        bad_records: "fail" stops at the first image that is missing or damaged, or has a box that
+            is empty or outside; "skip" leaves it out.
+
+    Raises:
+        SourceError: The file is missing, damaged, or not of COCO.
+    """
+    if not location:
+        raise ConfigError("source 'coco' needs an annotation file or its folder")
+    table = _annotation_file(locate(location))
+    return _CocoSource(
+        table,
+        None if images is None else locate(images),
+        segmentation=segmentation,
+        max_pixels=max_pixels,
+        bad_records=bad_records,
+    )

@@ -1,0 +1,246 @@
+"""COCO and YOLO: images with the boxes of their objects, in pixels of the stored image."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from source_helpers import check_resume, everything
+
+from ignitetf.errors import ConfigError, SourceError
+from ignitetf.load.sources import open_source
+
+
+def jpeg(width=40, height=30, orientation=1):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    out = io.BytesIO()
+    Image.new("RGB", (width, height), (width, height, 9)).save(out, "JPEG", exif=exif)
+    return out.getvalue()
+
+
+def annotation(image, category, box, **more):
+    return {"image_id": image, "category_id": category, "bbox": box, "iscrowd": 0, **more}
+
+
+RLE = {"counts": [3, 5, 1192], "size": [30, 40]}
+
+
+@pytest.fixture
+def coco(tmp_path):
+    """The folder of a data set, and its annotations, which `write` stores."""
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "train").mkdir()
+    for name in "abc":
+        (tmp_path / "train" / f"{name}.jpg").write_bytes(jpeg())
+    ids = {"a": 7, "b": 3, "c": 2**40}
+    whole = {
+        "images": [
+            {"id": i, "file_name": f"{n}.jpg", "width": 40, "height": 30} for n, i in ids.items()
+        ],
+        "annotations": [
+            annotation(3, 90, [1, 2, 3, 4.5], area=9.5, segmentation=[[1, 2, 4, 2, 4, 6]]),
+            annotation(7, 2, [0, 0, 40, 30], iscrowd=1, area=1200, segmentation=RLE),
+            annotation(3, 2, [5, 5, 35.5, 25], area=887.5, segmentation=[]),
+        ],
+        "categories": [{"id": 90, "name": "toothbrush"}, {"id": 2, "name": "bicycle"}],
+    }
+    return tmp_path, whole
+
+
+def write(coco):
+    folder, whole = coco
+    path = folder / "annotations" / "instances_train.json"
+    path.write_text(json.dumps(whole))
+    return path
+
+
+def test_coco_has_a_row_for_each_image_with_all_its_boxes(coco):
+    folder, _ = coco
+    source = open_source("coco", write(coco), segmentation=True)
+    assert source.class_names == ["bicycle", "toothbrush"]  # 2 and 90, without gaps
+    got = everything(source)
+    assert got["NAME"] == [b"a.jpg", b"b.jpg", b"c.jpg"]
+    assert got["IMAGE"] == [(folder / "train" / f"{n}.jpg").read_bytes() for n in "abc"]
+    assert (got["IMAGE_ID"], got["WIDTH"], got["HEIGHT"]) == ([7, 3, 2**40], [40] * 3, [30] * 3)
+    boxes = [box.reshape(-1, 4).tolist() for box in got["BOXES"]]
+    assert boxes == [[[0, 0, 40, 30]], [[1, 2, 4, 6.5], [5, 5, 40, 30]], []]
+    for name, expected in {
+        "BOX_LABELS": [[0], [1, 0], []], "CATEGORY_IDS": [[2], [90, 2], []],
+        "CROWDS": [[1], [0, 0], []], "AREAS": [[1200], [9.5, 887.5], []],
+    }.items():  # fmt: skip
+        assert [list(one) for one in got[name]] == expected
+    told = [[json.loads(one) for one in row] for row in got["SEGMENTATIONS"]]
+    assert told == [[RLE], [[[1, 2, 4, 2, 4, 6]], []], []]
+    assert "1 boxes were outside" in source.notes[-1]
+    check_resume(source, max_bytes=1)
+    plain = open_source("coco", folder)  # the only file in the folder annotations
+    assert "SEGMENTATIONS" not in plain.schema.names
+    assert any("--segmentation" in note for note in plain.notes)
+
+
+def test_coco_beside_its_images(coco, tmp_path):
+    _, whole = coco
+    (tmp_path / "train" / "_annotations.coco.json").write_text(json.dumps(whole))
+    assert everything(open_source("coco", tmp_path / "train"))["key"] == [0, 1, 2]
+    (tmp_path / "x.json").write_text(json.dumps(whole))
+    with pytest.raises(SourceError) as caught:
+        open_source("coco", tmp_path / "x.json")
+    assert "--images" in caught.value.hint
+    got = everything(open_source("coco", tmp_path / "x.json", images=tmp_path / "train"))
+    assert got["key"] == [0, 1, 2]
+
+
+BAD = {
+    "empty": ({"bbox": [5, 5, 0, 4]}, "is empty or reversed"),
+    "reversed": ({"bbox": [5, 5, -3, 4]}, "is empty or reversed"),
+    "outside": ({"bbox": [5, 5, 40, 4]}, "is outside the image of 40 x 30"),
+    "three numbers": ({"bbox": [5, 5, 4]}, "expected x, y, width, height"),
+    "no numbers": ({"bbox": [1, 2, 3, True]}, "expected x, y, width, height"),
+    "unknown category": ({"category_id": 5}, "the category 5, which is not in the file"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_box_of_coco_is_named_or_its_image_left_out(coco, case):
+    folder, whole = coco
+    change, words = BAD[case]
+    whole["annotations"][0].update(change)
+    with pytest.raises(SourceError, match=words) as caught:
+        everything(open_source("coco", write(coco)))
+    assert caught.value.name == str(folder / "train" / "b.jpg")
+    source = open_source("coco", folder, bad_records="skip")
+    assert (everything(source)["key"], len(source.skipped)) == ([0, 2], 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda folder, whole: (folder / "train" / "b.jpg").unlink(), "No such file|no such file"),
+        (
+            lambda folder, whole: (folder / "train" / "b.jpg").write_bytes(jpeg()[:-99]),
+            "damaged image",
+        ),
+        (lambda folder, whole: whole["images"][1].update(width=80), "an image of 80 x 30"),
+        (
+            lambda folder, whole: (folder / "train" / "b.jpg").write_bytes(jpeg(30, 40, 6)),
+            "EXIF turns",
+        ),
+    ],
+)
+def test_a_bad_image_of_coco_is_named_or_left_out(coco, change, words):
+    folder, whole = coco
+    change(folder, whole)
+    with pytest.raises(SourceError, match=words):
+        everything(open_source("coco", write(coco)))
+    source = open_source("coco", folder, bad_records="skip")
+    assert everything(source)["key"] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda whole: whole.pop("images"), "no list of images"),
+        (lambda whole: whole["images"].append(whole["images"][0]), "2 entries have the image id 7"),
+        (lambda whole: whole["categories"].append({"id": 5, "name": "bicycle"}), "category name"),
+        (lambda whole: whole["images"][1].pop("file_name"), "entry 2 of images has no file_name"),
+        (lambda whole: whole["annotations"][0].update(image_id=99), "such as image_id 99"),
+    ],
+)
+def test_a_damaged_annotation_file_is_refused(coco, change, words):
+    change(coco[1])
+    with pytest.raises(SourceError, match=words):
+        open_source("coco", write(coco))
+
+
+@pytest.fixture
+def yolo(tmp_path):
+    for split, names in {"train": "ab", "val": "c"}.items():
+        for kind in ("images", "labels"):
+            (tmp_path / kind / split).mkdir(parents=True)
+        for name in names:
+            (tmp_path / "images" / split / f"{name}.jpg").write_bytes(jpeg())
+    (tmp_path / "labels/train/a.txt").write_text("1 0.5 0.5 1 1\n0 0.25 0.5 0.1 0.2\n")
+    (tmp_path / "labels/train/b.txt").write_text("")
+    (tmp_path / "data.yaml").write_text(
+        "path: /content/elsewhere\ntrain: images/train\nval: images/val\nnc: 2\nnames: [cat, dog]\n"
+    )
+    return tmp_path
+
+
+def test_yolo_has_a_row_for_each_image_with_boxes_in_pixels(yolo):
+    source = open_source("yolo", yolo)
+    assert (source.class_names, source.split_names) == (["cat", "dog"], ("train", "val"))
+    got = everything(source)
+    assert [box.reshape(-1, 4).round(4).tolist() for box in got["BOXES"]] == [
+        [[0, 0, 40, 30], [8, 12, 12, 18]], [], [],
+    ]  # fmt: skip
+    assert [list(one) for one in got["BOX_LABELS"]] == [[1, 0], [], []]
+    assert got["SPLIT"] == [b"train", b"train", b"val"]
+    assert got["NAME"] == [b"images/train/a.jpg", b"images/train/b.jpg", b"images/val/c.jpg"]
+    assert "1 of 3 images have no label file" in source.notes[0]
+    check_resume(source, max_bytes=1)
+    train = open_source("yolo", yolo / "data.yaml", split="train")
+    assert (train.rows, train.split_names, "SPLIT" in train.schema.names) == (2, (), False)
+    with pytest.raises(ConfigError) as caught:
+        open_source("yolo", yolo, split="test")
+    assert "train, val" in caught.value.hint
+    (yolo / "labels/train/b.txt").write_text("0 0.5 0.5 1 1\n")
+    assert open_source("yolo", yolo).fingerprint() != source.fingerprint()
+
+
+def test_yolo_of_other_tools(yolo, tmp_path):
+    """Folders of Roboflow, names by number, polygons, and a folder without a description."""
+    (yolo / "labels/train/b.txt").write_text("0 0.1 0.2 0.5 0.2 0.3 0.6\n")
+    (yolo / "data.yaml").write_text("train: ../images/train\nnames: {0: cat, 1: dog}\n")
+    source = open_source("yolo", yolo)
+    boxes = everything(source)["BOXES"][1]
+    assert boxes.reshape(-1, 4).round(4).tolist() == [[4, 6, 20, 18]]
+    assert any("polygons" in note for note in source.notes)
+    (yolo / "list.txt").write_text("images/val/c.jpg\n./images/train/a.jpg\n")
+    (yolo / "data.yaml").write_text("train: list.txt\nnames: [cat, dog]\n")
+    got = everything(open_source("yolo", yolo))["NAME"]
+    assert got == [b"images/train/a.jpg", b"images/val/c.jpg"]
+    (yolo / "data.yaml").unlink()
+    with pytest.raises(SourceError, match=r"no data\.yaml and no classes\.txt"):
+        open_source("yolo", yolo)
+    (yolo / "classes.txt").write_text("cat\ndog\n")
+    assert open_source("yolo", yolo).rows == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("2 0.5 0.5 1 1", "class '2' is none of the 2 classes"),
+        ("cat 0.5 0.5 1 1", "class 'cat' is none"),
+        ("0 0.5 0.5 1", "4 values, expected class x y width height"),
+        ("0 0.5 x 1 1", "not a number"),
+        ("0 0.5 nan 1 1", "not a number"),
+        ("0 0.5 0.5 1 0", "is empty or reversed"),
+        ("0 5 5 10 10", "is outside the image"),
+    ],
+)
+def test_a_bad_line_of_yolo_is_named_or_its_image_left_out(yolo, line, words):
+    (yolo / "labels/train/b.txt").write_text(f"0 0.5 0.5 1 1\n{line}\n")
+    with pytest.raises(SourceError, match=words) as caught:
+        everything(open_source("yolo", yolo))
+    assert caught.value.name == str(yolo / "images/train/b.jpg")
+    source = open_source("yolo", yolo, bad_records="skip")
+    assert (everything(source)["key"], len(source.skipped)) == ([0, 2], 1)
+
+
+def test_boxes_of_yolo_in_an_image_that_exif_turns_are_unclear(yolo):
+    (yolo / "images/train/a.jpg").write_bytes(jpeg(orientation=6))
+    with pytest.raises(SourceError, match="EXIF turns its image"):
+        everything(open_source("yolo", yolo))
+
+
+def test_boxes_are_those_that_shares_give(yolo):
+    random = np.random.default_rng(1)
+    low, high = random.uniform(0, 0.4, (50, 2)), random.uniform(0.5, 1, (50, 2))
+    shares = np.hstack([(low + high) / 2, high - low])
+    lines = "".join("0 {} {} {} {}\n".format(*row) for row in shares)
+    (yolo / "labels/train/a.txt").write_text(lines)
+    found = everything(open_source("yolo", yolo))["BOXES"][0].reshape(-1, 4)
+    assert np.allclose(found, np.hstack([low, high]) * [40, 30, 40, 30], atol=1e-4)
