@@ -271,7 +271,7 @@ KINDS: Final[dict[str, SourceKind]] = {
     "tfrecord": SourceKind(
         "tfrecord",
         "tfrecord",
-        "Load TFRecord files of tf.train.Example.",
+        "Load TFRecord files of tf.train.Example, or a folder of tensorflow_datasets.",
         "train.tfrecord --cache TRAIN",
         _FILES,
         (
@@ -281,6 +281,7 @@ KINDS: Final[dict[str, SourceKind]] = {
                 metavar="NAME:TYPE[SHAPE],...",
             ),
             _KEY,
+            _SPLIT,
         ),
     ),
     "webdataset": SourceKind(

@@ -125,7 +125,7 @@ def test_a_bad_box_of_coco_is_named_or_its_image_left_out(coco, case):
         (lambda folder, whole: whole["images"][1].update(width=80), "an image of 80 x 30"),
         (
             lambda folder, whole: (folder / "train" / "b.jpg").write_bytes(jpeg(30, 40, 6)),
-            "EXIF turns",
+            "EXIF orientation",
         ),
     ],
 )
@@ -232,7 +232,7 @@ def test_a_bad_line_of_yolo_is_named_or_its_image_left_out(yolo, line, words):
 
 def test_boxes_of_yolo_in_an_image_that_exif_turns_are_unclear(yolo):
     (yolo / "images/train/a.jpg").write_bytes(jpeg(orientation=6))
-    with pytest.raises(SourceError, match="EXIF turns its image"):
+    with pytest.raises(SourceError, match="EXIF orientation"):
         everything(open_source("yolo", yolo))
 
 

@@ -1,4 +1,5 @@
 import gzip
+import json
 
 import numpy as np
 import pytest
@@ -374,3 +375,72 @@ def test_steps_are_not_left_out_in_silence(tmp_path, count):
     with pytest.raises(SourceError, match=r"record 0: it is a tf\.train\.Seq"):
         everything(open_source("tfrecord", path))
     assert everything(open_source("tfrecord", path, features="a:int64"))["A"] == list(range(count))
+
+
+def tensor(dtype, *dims, **more):
+    shape = {"dimensions": list(map(str, dims))} if dims else {}
+    return {"tensor": {"shape": shape, "dtype": dtype, "encoding": "none", **more}}
+
+
+TFDS = {
+    "image": {"image": {"shape": {"dimensions": ["-1", "-1", "3"]}, "encodingFormat": "jpeg"}},
+    "label": {"classLabel": {"numClasses": "2"}},
+    "text": {"text": {}},
+    "flag": tensor("bool"),
+    "matrix": tensor("float64", 2, 2),
+    "small": tensor("uint8", 3),
+    "steps": {"sequence": {"feature": tensor("float32", 2), "length": "-1"}},
+    "raw": tensor("string"),
+    "objects": {
+        "sequence": {
+            "feature": {
+                "featuresDict": {
+                    "features": {
+                        "bbox": {
+                            "boundingBox": {"shape": {"dimensions": ["4"]}, "dtype": "float32"}
+                        },
+                        "label": {"classLabel": {"numClasses": "5"}},
+                    }
+                }
+            }
+        }
+    },
+}
+
+
+def test_a_folder_of_tfds_has_its_names_shapes_classes_and_splits(tmp_path):
+    """Also where the first records tell nothing, as all lists in them have one length."""
+    text = json.dumps({"featuresDict": {"features": TFDS}})
+    (tmp_path / "features.json").write_text(text)
+    (tmp_path / "label.labels.txt").write_text("no\nyes\n")
+    records = [
+        example(
+            image=b"\xff\xd8", label=i % 2, text="12", flag=1, matrix=[1.0, 2.0, 3.0, 4.5],
+            small=[1, 2, 255], steps=[0.5, 1.5], raw=b"x", objects__bbox=[0.0, 0.0, 0.5, 1.0],
+            objects__label=[i],
+        )
+        for i in range(3)
+    ]  # fmt: skip
+    write(tmp_path / "toy-train.tfrecord-00000-of-00002", records[:1])
+    write(tmp_path / "toy-train.tfrecord-00001-of-00002", records[1:2])
+    write(tmp_path / "toy-test.tfrecord-00000-of-00001", records[2:])
+    source = open_source("tfrecord", tmp_path)
+    assert (source.class_names, source.split_names) == (["no", "yes"], ("test", "train"))
+    shapes = {f.name: f.shape for f in source.schema.fields if f.shape}
+    assert shapes == {
+        "MATRIX": (2, 2), "SMALL": (3,), "STEPS": (None, 2), "OBJECTS_BBOX": (None, 4),
+        "OBJECTS_LABEL": (None,),
+    }  # fmt: skip
+    types = {f.name: f.type.name for f in source.schema.fields}
+    assert (types["IMAGE"], types["TEXT"], types["FLAG"]) == ("BYTE_ARRAY", "STRING", "BOOL")
+    got = everything(source)
+    assert got["SPLIT"] == [b"test", b"train", b"train"]
+    assert got["LABEL"] == [0, 0, 1]
+    assert got["MATRIX"][0].tolist() == [[1, 2], [3, 4.5]]
+    assert got["SMALL"][0].tolist() == [1, 2, 255]
+    assert (got["RAW"], got["TEXT"], got["FLAG"]) == ([b"x"] * 3, [b"12"] * 3, [True] * 3)
+    train = open_source("tfrecord", tmp_path, split="train")
+    assert everything(train)["OBJECTS_LABEL"] == [[0], [1]]
+    (tmp_path / "features.json").write_text("{")
+    with pytest.raises(SourceError, match=r"features\.json: "):
+        open_source("tfrecord", tmp_path)

@@ -39,15 +39,15 @@ from ignitetf.load.sources.example import (
     parse_example,
     varints,
 )
+from ignitetf.load.sources.filesets import data_files, open_files
 from ignitetf.load.sources.location import (
-    ChainSource,
     Place,
     Stream,
     digest,
-    files_at,
     open_plain,
     reading,
 )
+from ignitetf.load.sources.tfds import Described, described
 from ignitetf.load.sources.values import column_of
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch, Column, Dense, Runs
@@ -156,6 +156,7 @@ class TfRecordSource(Source):
         *,
         key: str | None = None,
         like: TfRecordSource | None = None,
+        notes: Described | None = None,
         bad_records: OnBadRecord = "fail",
     ) -> None:
         """Read the first records to infer types, unless they are declared.
@@ -167,6 +168,7 @@ class TfRecordSource(Source):
             features: Declared features: the ones to load.
             key: Column to use as the key.
             like: The first file of the table, whose features this one must have.
+            notes: What its folder tells about the features.
             bad_records: See `tfrecord`.
         """
         super().__init__(bad_records=bad_records)
@@ -177,12 +179,17 @@ class TfRecordSource(Source):
             if like is not None:
                 specs = like.specs
             else:
-                specs = inferred_specs(sample) if features is None else declared_specs(features)
+                specs = (
+                    declared_specs(features)
+                    if features is not None
+                    else _found_specs(sample, notes)
+                )
         except SourceError as error:
             raise error.at(place.name) from error
         self.specs: list[FeatureSpec] = specs
         self._known = None if features is not None else {spec.feature for spec in specs}
         self.key_name = None if key is None else key.upper()
+        self.class_names = None if notes is None else notes.class_names
         fields = {}
         for spec in specs:
             if spec.field.name in fields:
@@ -390,6 +397,18 @@ class TfRecordSource(Source):
         return Runs(Dense(flat), frames.starts + a, np.full(len(rows), b - a, np.int64))
 
 
+def _found_specs(
+    sample: Sequence[tuple[dict[str, Any], bytes]], notes: Described | None
+) -> list[FeatureSpec]:
+    """Return the features as the folder tells them, others as in the first records."""
+    if notes is None:
+        return inferred_specs(sample)
+    told = {spec.feature: spec for spec in declared_specs(notes.types)} if notes.types else {}
+    seen = {name for features, _ in sample for name in features}
+    found = {spec.feature: spec for spec in inferred_specs(sample)} if seen - told.keys() else {}
+    return [spec for _, spec in sorted({**found, **told}.items())]
+
+
 def _same_layout(rows: NDArray[np.uint8], spans: Sequence[tuple[int, tuple[int, int]]]) -> bool:
     """Whether all rows agree outside the spans, and varints in them end at the same bytes."""
     fixed = np.ones(rows.shape[1], np.bool_)
@@ -404,6 +423,7 @@ def tfrecord(
     location: Any,
     features: str | Mapping[str, Any] | None = None,
     key: str | None = None,
+    split: str | None = None,
     bad_records: OnBadRecord = "fail",
 ) -> Source:
     """Open TFRecord files of tf.train.Example, gzipped or not.
@@ -413,6 +433,8 @@ def tfrecord(
         features: What to load: `name:type,name:type` or a mapping of names to types (see
             `featurespec`); None takes all features of the first records.
         key: Column to use as the key; otherwise a running number.
+        split: The split to load, as the files are called (`NAME-train.tfrecord-00000-of-00001`);
+            None for all.
         bad_records: What to do with records that are damaged or do not fit.
 
     Raises:
@@ -421,9 +443,16 @@ def tfrecord(
     """
     if not location:
         raise ConfigError("source 'tfrecord' needs a file")
-    sources: list[TfRecordSource] = []
-    for place in files_at(location, (".tfrecord", ".tfrec", ".record")):
-        like = sources[0] if features is None and sources else None  # all files are one table
-        source = TfRecordSource(place, features, key=key, like=like, bad_records=bad_records)
-        sources.append(source)
-    return sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)
+    files = data_files(location, (".tfrecord", ".tfrec", ".record"), split)
+    notes = described(files[0].place.parent) if features is None else None
+    first: list[TfRecordSource] = []
+
+    def opened(place: Place) -> Source:
+        like = first[0] if features is None and first else None  # all files are one table
+        source = TfRecordSource(
+            place, features, key=key, like=like, notes=notes, bad_records=bad_records
+        )
+        first.append(source)
+        return source
+
+    return open_files(files, opened, bad_records)
