@@ -97,6 +97,12 @@ class IgniteTFError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    def _render_traceback_(self) -> list[str]:
+        # IPython and notebooks call this.
+        from ignitetf.notebook import traceback_lines
+
+        return traceback_lines(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # By default exceptions pickle only their positional arguments, without hint and fields.
         notes = self.__dict__.get("__notes__")

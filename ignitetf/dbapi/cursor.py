@@ -109,6 +109,9 @@ class Connection:
         """Run one statement in a new cursor, and return the cursor."""
         return self.cursor().execute(operation, parameters)
 
+    def __repr__(self) -> str:
+        return "<Connection, closed>" if self._client is None else f"<Connection of {self._client}>"
+
     def commit(self) -> None:
         """Do nothing: each statement has taken effect already."""
         self.client()
@@ -392,6 +395,15 @@ class Cursor:
             )
         assert self._result is not None
         return self._result
+
+    def __repr__(self) -> str:
+        if self._closed or self._result is None:
+            return f"<Cursor, {'closed' if self._closed else 'no statement'}>"
+        return repr(self._result).replace("<Result", "<Cursor")
+
+    def _repr_html_(self) -> str | None:
+        result = self._result
+        return None if self._closed or result is None else result.shown_html(self._rows)
 
     # The end
 

@@ -37,6 +37,7 @@ from ignitetf.errors import (
     WireError,
 )
 from ignitetf.net.failures import is_retryable
+from ignitetf.notebook import traceback_lines
 
 __all__ = [
     "DataError",
@@ -69,6 +70,9 @@ class Error(Exception):
         self.hint = hint
         if hint:
             self.add_note(f"hint: {hint}")
+
+    def _render_traceback_(self) -> list[str]:
+        return traceback_lines(self)
 
 
 class InterfaceError(Error):

@@ -19,12 +19,12 @@ import numpy as np
 
 from ignitetf.errors import ConfigError, IgniteTFError, KeyNotFound
 from ignitetf.explore.filters import Filter, masked, parse_filters
-from ignitetf.explore.head import value_at
-from ignitetf.explore.preview import picture_of
 from ignitetf.net.client import Client
+from ignitetf.pictures import picture_of
 from ignitetf.read.access import Access
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.records import value_at
 from ignitetf.read.selection import Table, find_selection
 from ignitetf.tables.catalog import Manifest, read_manifest
 from ignitetf.tables.describe import data_name

@@ -5,31 +5,22 @@ cache -> reader -> **records** -> people
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import numpy as np
-
 from ignitetf.errors import SchemaError
-from ignitetf.explore.times import as_times, time_unit
 from ignitetf.net.client import Client
 from ignitetf.read.fields import KEY_AS_STORED
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
-from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.columns import Batch, Column, Dense, Struct, runs_of
+from ignitetf.read.records import batches_of, record_at
 from ignitetf.wire.infer import STORED_KEY
-from ignitetf.wire.schema import BYTES, Field, Schema
 
 __all__ = [
-    "batches_of",
     "class_of",
     "first_rows",
     "read_what_can_be",
-    "record_at",
-    "value_at",
 ]
 
 _PAGE_ENTRIES = 256
@@ -76,58 +67,10 @@ def first_rows(
     return rows
 
 
-def batches_of(reader: CacheReader) -> Iterator[Batch]:
-    """Yield the records of a cache in the order of its partitions."""
-    pages = reader.batches(list(range(reader.partition_count)))
-    with contextlib.closing(pages):
-        for item in pages:
-            if item.batch is not None:
-                yield item.batch
-
-
-def record_at(schema: Schema, batch: Batch, index: int) -> dict[str, Any]:
-    """Return one record of a batch: `key`, then the fields, in readable form."""
-    record = {} if batch.key is None else {"key": value_at(schema.key, batch.key, index)}
-    for field in schema.fields:
-        record[field.name] = value_at(field, batch.columns[field.name], index)
-    return record
-
-
 def class_of(label: Any, class_names: Sequence[str]) -> str | None:
     """Return the name of a label; None if it has none."""
     is_number = isinstance(label, int) and not isinstance(label, bool)
     return class_names[label] if is_number and 0 <= label < len(class_names) else None
-
-
-def value_at(field: Field, column: Column, index: int) -> Any:
-    """Return one value of a column in readable form; None for a null."""
-    if column.valid is not None and not column.valid[index]:
-        return None
-    if isinstance(column, Struct):
-        return {f.name: value_at(f, column.fields[f.name], index) for f in field.fields}
-    if isinstance(column, Dense):
-        return _readable(field, column.values[index])
-    runs = runs_of(column)
-    first, length = int(runs.starts[index]), int(runs.lengths[index])
-    items = runs.items
-    if field.fields or not isinstance(items, Dense):
-        element = field.fields[0] if field.fields else Field(field.name, TypeCode.STRING, BYTES)
-        return [value_at(element, items, i) for i in range(first, first + length)]
-    run = items.values[first : first + length]
-    if field.dtype != BYTES:
-        return _readable(field, run)
-    blob = run.tobytes()
-    return blob if field.is_blob else blob.decode("utf-8", "replace")
-
-
-def _readable(field: Field, value: Any) -> Any:
-    """Return a number as Python's own, an enum by its name; times and arrays as NumPy's."""
-    if time_unit(field) is not None:
-        return as_times(field, value)
-    if field.labels is not None:
-        names = [field.labels.get(number, number) for number in np.ravel(value).tolist()]
-        return names if value.ndim else names[0]
-    return value if value.ndim else value.item()
 
 
 # An unreadable field is skipped and does not hide the others

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from ignitetf.explore.browse import View
 from ignitetf.explore.filters import Filter, can_filter
 from ignitetf.explore.stats import ColumnStats, batch_stats
-from ignitetf.explore.times import as_times, time_text, time_unit
+from ignitetf.explore.times import time_text
 from ignitetf.read.key_order import Permutation
+from ignitetf.read.records import as_times, time_unit
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Column, Runs, concat, runs_of, values_of
 from ignitetf.wire.schema import BYTES, Field

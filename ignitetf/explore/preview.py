@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import io
 import itertools
 import math
 import os
@@ -17,15 +18,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont
 
 from ignitetf.errors import SchemaError
-from ignitetf.explore.head import batches_of, class_of, read_what_can_be, record_at, value_at
-from ignitetf.load.sources.pictures import PictureError, in_colours, open_picture
+from ignitetf.explore.head import class_of, read_what_can_be
 from ignitetf.net.client import Client
+from ignitetf.pictures import PictureError, open_picture, picture_of
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.records import batches_of, record_at, value_at
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.tables.describe import data_name
 
@@ -38,11 +39,9 @@ __all__ = [
     "font_for",
     "half_blocks",
     "in_letters",
-    "picture_of",
 ]
 
 _LETTERS: Final = 11  # pixels
-_MAX_PIXELS: Final = 150_000_000  # of an image to show
 _TALL: Final = "ÅÇgjpqy|"
 # Terminal columns of an image. The minimum limits how many images are side by side.
 _LEAST_CELLS: Final = 16
@@ -51,9 +50,6 @@ _GAP: Final = 4
 _BACKGROUND: Final = (250, 250, 250)
 _INK: Final = (40, 40, 40)
 _BROKEN: Final = (200, 60, 60)
-# Grey pixels below this are a mask, classes, or levels of another scale (the digits of scikit-learn
-# have 17): they would all be black.
-_FEW_LEVELS: Final = 32
 _SHADES: Final = " ░▒▓█"
 
 
@@ -114,6 +110,11 @@ class Sheet:
                 at = place[0], place[1] + self.size + 1 + number * line
                 draw.text(at, words, _INK, font)
         return sheet
+
+    def _repr_png_(self) -> bytes:
+        out = io.BytesIO()
+        self.image.save(out, "PNG")
+        return out.getvalue()
 
     def text(self, width: int) -> str:
         """Return the sheet as terminal text of at most `width` columns, captions as text."""
@@ -268,41 +269,6 @@ def check_picture(value: Any, most_pixels: int) -> None:
             pass
     except PictureError as error:
         raise SchemaError(f"this value is not shown as an image: {error}") from error
-
-
-def picture_of(value: Any) -> Image.Image | None:
-    """Return the image of a value, upright and in 8 bits; None if it is not an image."""
-    if isinstance(value, bytes):
-        try:
-            with open_picture(value, _MAX_PIXELS) as image:
-                image.load()
-                ImageOps.exif_transpose(image, in_place=True)
-                if image.mode[0] in "IF":  # 16 or 32 bits
-                    return _scaled(np.asarray(image))
-                return in_colours(image, "RGB")
-        except PictureError:
-            return None
-    if not isinstance(value, np.ndarray) or value.dtype not in (np.uint8, np.uint16):
-        return None
-    if not value.size:
-        return None
-    if value.ndim == 3 and value.shape[2] == 1:
-        value = value[:, :, 0]
-    if value.ndim == 2 and (value.dtype == np.uint16 or value.max() < _FEW_LEVELS):
-        return _scaled(value)
-    if value.dtype == np.uint16:
-        return None
-    if value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4)):
-        return Image.fromarray(np.ascontiguousarray(value)).convert("RGB")
-    return None
-
-
-def _scaled(values: NDArray[Any]) -> Image.Image:
-    """Return an image whose smallest value is black and whose largest is white."""
-    shown = np.nan_to_num(values.astype(np.float64))
-    low, high = float(shown.min()), float(shown.max())
-    grey = (shown - low) * (255 / (high - low)) if high > low else np.zeros_like(shown)
-    return Image.fromarray(np.rint(grey).astype(np.uint8)).convert("RGB")
 
 
 def _fitted(picture: Image.Image, size: int) -> Image.Image:

@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.explore.head import read_what_can_be
-from ignitetf.explore.times import as_times, iso_text, time_unit
+from ignitetf.explore.times import iso_text
 from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
 from ignitetf.read.reader import CacheReader
+from ignitetf.read.records import as_times, time_unit
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Column, Dense, Runs, Struct
 from ignitetf.wire.schema import BYTES, Field, Schema

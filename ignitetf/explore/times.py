@@ -6,42 +6,10 @@ integers of a column -> **times** -> head, stats, the web page, output
 from __future__ import annotations
 
 import datetime
-from typing import Any, Final
 
 import numpy as np
 
-from ignitetf.wire.codes import TypeCode
-from ignitetf.wire.datatypes import DATA_TYPES
-from ignitetf.wire.schema import Field
-
-__all__ = ["as_times", "iso_text", "span_text", "time_text", "time_unit"]
-
-# The NumPy units in which fields store times as integers.
-_ONE: Final = {
-    code: f"{'m8' if row.python == (datetime.time,) else 'M8'}[{row.units[0]}]"
-    for code, row in DATA_TYPES.items()
-    if row.units
-}
-_UNITS: Final[dict[TypeCode, str]] = _ONE | {
-    code: _ONE[row.element] for code, row in DATA_TYPES.items() if row.element in _ONE
-}
-
-
-def time_unit(field: Field) -> str | None:
-    """Return the NumPy dtype of the times that a field stores as integers; None for others."""
-    return _UNITS.get(field.type) if field.dtype.kind == "i" else None
-
-
-def as_times(field: Field, value: Any) -> Any:
-    """Return integers of a field, one or an array, as `datetime64` or `timedelta64`.
-
-    Anything else, and the values of other fields, are returned unchanged.
-    """
-    unit = time_unit(field)
-    if unit is None:
-        return value
-    found = np.asarray(value)
-    return found.astype(unit)[()] if found.dtype.kind == "i" else value
+__all__ = ["iso_text", "span_text", "time_text"]
 
 
 def iso_text(value: np.datetime64 | np.timedelta64) -> str | None:

@@ -293,7 +293,8 @@ def _undecodable(data: bytes) -> str | None:
     """Return why an image cannot be decoded, within the limits of `ignitetf load`; None if it can."""
     from PIL import Image
 
-    from ignitetf.load.sources.pictures import MAX_PIXELS, PictureError, open_picture
+    from ignitetf.load.sources.pictures import MAX_PIXELS
+    from ignitetf.pictures import PictureError, open_picture
 
     try:
         with warnings.catch_warnings():

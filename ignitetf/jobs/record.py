@@ -5,11 +5,21 @@ launcher, workers -> **record** -> store -> ps, describe, attach
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, TypeVar
 
-__all__ = ["ENDED", "Job", "JobState", "WorkerState", "WorkerStatus", "log_folder"]
+from ignitetf.notebook import pairs, table
+
+__all__ = [
+    "ENDED",
+    "Job",
+    "JobState",
+    "WorkerState",
+    "WorkerStatus",
+    "jobs_html",
+    "log_folder",
+]
 
 JobState = Literal["starting", "running", "restarting", "ended", "failed", "stopped", "dead"]
 WorkerState = Literal["starting", "running", "waiting", "ended", "failed"]
@@ -74,6 +84,13 @@ class Job:
         workers = self.workers if self.elastic is None else max(self.workers, self.elastic[1])
         return 1 + workers + self.ps
 
+    def _repr_html_(self) -> str:
+        record = {
+            name: value for name, value in asdict(self).items() if value not in (None, "", ())
+        }
+        del record["id"]
+        return pairs(record, title=self.id)
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal job."""
         return asdict(self)
@@ -137,6 +154,14 @@ class WorkerStatus:
         given = _known(cls, data)
         given["epochs"] = tuple(given.get("epochs", ()))
         return cls(**given)
+
+
+_SHOWN: Final = ("id", "state", "script", "workers", "data", "user", "host", "created", "cause")
+
+
+def jobs_html(jobs: Iterable[Job]) -> str:
+    """Return jobs as an HTML table for notebooks."""
+    return table(_SHOWN, [[getattr(job, name) for name in _SHOWN] for job in jobs])
 
 
 def log_folder(job: str) -> str:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from ignitetf.errors import ConfigError, JobNotFound
-from ignitetf.jobs.record import ENDED, Job, WorkerStatus
+from ignitetf.jobs.record import ENDED, Job, WorkerStatus, jobs_html
 from ignitetf.net.client import Client
 from ignitetf.spelling import did_you_mean
 from ignitetf.tables.texts import Texts, json_text
@@ -64,6 +64,9 @@ class JobStore:
 
     def __init__(self, client: Client) -> None:
         self._texts = Texts(client, JOBS_CACHE)
+
+    def _repr_html_(self) -> str:
+        return jobs_html(self.jobs())
 
     # The record
 

@@ -32,6 +32,7 @@ from ignitetf.load.options import (
 from ignitetf.load.run import Load
 from ignitetf.load.sources.base import Source
 from ignitetf.net.client import Client, connect
+from ignitetf.notebook import progress_bar
 from ignitetf.tables.lease import is_held
 from ignitetf.tables.storage import IfExists, Layout, OnBadRecord, Origin, is_replacing
 
@@ -86,7 +87,8 @@ def load_dataset(
         sql: Whether to create a SQL table; False creates a plain cache.
         origin: How the source was opened (`kind`, `options`), kept in the manifest so that `verify`
             can open it again. It must not contain secrets.
-        on_progress: Called with rows and bytes as they are sent to the node.
+        on_progress: Called with rows and bytes as they are sent to the node; None shows a progress
+            bar in a notebook.
 
     Returns:
         The report, once everything is stored and recorded.
@@ -105,12 +107,22 @@ def load_dataset(
     opening = None if origin is None else Origin.from_json(origin)
     fitting = partitions_for(opened, limit)
     options = LoadOptions(partitions, backups, layout, columns, limit, sql, opening, fitting)
-    with contextlib.nullcontext(client) if client is not None else connect() as connected:
+    with contextlib.ExitStack() as stack:
+        connected = client if client is not None else stack.enter_context(connect())
+        if on_progress is None:
+            on_progress = stack.enter_context(progress_bar(cache, _rows_of(opened, limit)))
         loads = _loads(connected, opened, cache, options, on_progress)
         if len(loads) > 1:
             # Otherwise an existing second table would be found only after the first is loaded.
             check_target(connected, opened, cache, if_exists)
         return _run(loads, if_exists)
+
+
+def _rows_of(source: Source, limit: int | None) -> int | None:
+    """Return the number of rows that will be loaded; None if it is unknown."""
+    if source.rows is None or limit is None:
+        return source.rows
+    return min(source.rows, limit)
 
 
 def check_target(client: Client, source: Source, cache: str, if_exists: IfExists) -> None:
@@ -155,8 +167,16 @@ def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
         except KeyboardInterrupt as error:
             # The command line uses this to say whether there is something to resume.
             error.kept = any(load.unfinished for load in loads)  # type: ignore[attr-defined]
+            error.add_note(_left(loads[0]) if error.kept else f"nothing is left in {loads[0].name}")  # type: ignore[attr-defined]
             raise
     return replace(main, parts=tuple(others))
+
+
+def _left(load: Load) -> str:
+    """Return what is left of an interrupted load, and how to continue."""
+    again = "resume" if load.source.resumable else "replace"
+    does = "continues" if load.source.resumable else "begins again"
+    return f"hint: the stored rows of {load.name} are kept; if_exists={again!r} {does}"
 
 
 def _begin(loads: Sequence[Load], if_exists: IfExists) -> IfExists:

@@ -31,6 +31,7 @@ from ignitetf.load.journal import Journal, entries_of
 from ignitetf.load.sources.base import BadRecord, Source, open_source
 from ignitetf.load.sources.values import difference
 from ignitetf.net.client import Client
+from ignitetf.notebook import pairs
 from ignitetf.partitions import DEFAULT_PARTITIONS, LARGE_ROW_BYTES
 from ignitetf.tables.caches import has_table
 from ignitetf.tables.catalog import Manifest
@@ -59,6 +60,8 @@ __all__ = [
 ]
 
 # Types that SQL can compare; an index on any other type would hold whole Java objects.
+# Bad records that a notebook names.
+_SHOWN_BAD: Final = 20
 _INDEXED: Final = frozenset(
     row.code for row in DATA_TYPES.values() if row.sql and row.family is not Family.ARRAY
 )
@@ -93,6 +96,14 @@ class LoadReport:
     bad_records: tuple[BadRecord, ...] = ()
     notes: tuple[str, ...] = ()
     parts: tuple[LoadReport, ...] = field(default=())
+
+    def _repr_html_(self) -> str:
+        facts = self.as_dict()
+        bad = [f"skipped {bad.name}: {bad.reason}" for bad in self.bad_records[:_SHOWN_BAD]]
+        if (left := len(self.bad_records) - _SHOWN_BAD) > 0:
+            bad.append(f"skipped {left:,} more")
+        said = [*self.notes, *bad]
+        return pairs(facts, note="\n".join(said)) + "".join(p._repr_html_() for p in self.parts)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures without the lists, as commands print them."""

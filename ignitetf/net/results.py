@@ -17,7 +17,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -45,6 +45,7 @@ from ignitetf.net.statements import (
     statement_request,
     wait_seconds,
 )
+from ignitetf.notebook import remark, table
 from ignitetf.sql.tokens import count_parameters, is_query
 from ignitetf.threads import start
 from ignitetf.wire.arrow import stream_of
@@ -62,6 +63,8 @@ __all__ = ["Result", "SqlResult", "execute", "only_value"]
 
 _UPDATED: Final = ["UPDATED"]
 _ARROW: Final = "columns of Arrow need pyarrow"
+# Rows that a notebook shows.
+_SHOWN_ROWS: Final = 20
 # If all pages are wanted, this many bytes are decoded at a time.
 _GATHERED_BYTES: Final = 1 << 20
 
@@ -329,6 +332,37 @@ class Result:
         if not page.more:
             self._give_back()
 
+    # For people
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        if self.update_count is not None:
+            return f"<{kind}: {self.update_count:,} rows changed>"
+        return f"<{kind} with the columns {', '.join(self.columns)}>"
+
+    def _repr_html_(self) -> str:
+        return self.shown_html(())
+
+    def shown_html(self, begun: Iterable[tuple[Any, ...]]) -> str:
+        """Return the next rows as HTML for notebooks; neither reads from the node nor takes a row.
+
+        Args:
+            begun: Rows that were decoded and not yet returned; they are shown first.
+        """
+        if self.update_count is not None:
+            return remark(f"{self.update_count:,} rows changed")
+        rows = list(itertools.islice(begun, _SHOWN_ROWS + 1))
+        if len(rows) <= _SHOWN_ROWS and (self._first or self._page is not None):
+            page = self.first_page() or []
+            following = zip(*(values.to_python() for values in page), strict=True)
+            rows += itertools.islice(following, _SHOWN_ROWS + 1 - len(rows))
+        more = len(rows) > _SHOWN_ROWS or self._more
+        count = len(rows[:_SHOWN_ROWS])
+        said = f"the next {count:,} rows; more follow" if more else f"{count:,} rows"
+        if not rows:
+            said = "more rows follow" if more else "no rows left to read"
+        return table(self.columns, rows[:_SHOWN_ROWS], note=said)
+
     # The end
 
     def __enter__(self) -> Self:
@@ -467,6 +501,9 @@ class SqlResult(Result):
             except SchemaError as error:
                 raise SqlError(error.message, hint=error.hint, statement=self.statement) from error
             self._rows.extend(zip(*columns, strict=True))
+
+    def _repr_html_(self) -> str:
+        return self.shown_html(self._rows)
 
     def arrow_form(self, pa: Any) -> ArrowForm:
         """Return the Arrow types of the columns; raises ConfigError in the middle of a page."""

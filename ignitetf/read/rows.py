@@ -58,6 +58,7 @@ from ignitetf.read.scan_order import (
     Shard,
     whole_argument,
 )
+from ignitetf.read.shown import ordered_html, rows_html
 from ignitetf.read.state import identity_of, placed
 from ignitetf.read.usage import Epoch, counted
 from ignitetf.read.window import piece_rows
@@ -215,6 +216,9 @@ class OrderedRows(ABC):
             f"{self!r} cannot be pickled, because it has connections: open it in the other process with"
             " the same arguments, and resume there from `state()`"
         )
+
+    def _repr_html_(self) -> str:
+        return ordered_html(self)
 
     # Without this, Python would iterate by single rows, in another order than `batches`.
     __iter__ = None
@@ -427,6 +431,9 @@ class EpochRows(OrderedRows):
     def dropped(self) -> int:
         """Records left out so far by `nulls="drop"`, over all reading on these connections."""
         return self.reader.dropped
+
+    def _repr_html_(self) -> str:
+        return rows_html(self)
 
     # Random access
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from ignitetf.errors import SchemaError
 from ignitetf.explore.browse import View
-from ignitetf.explore.preview import check_picture, picture_of
+from ignitetf.explore.preview import check_picture
+from ignitetf.pictures import picture_of
 
 __all__ = ["Box", "Frame", "encoded_picture", "frame_of"]
 

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from ignitetf.errors import SchemaError
-from ignitetf.explore.preview import picture_of
 from ignitetf.explore.verify import verify
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
 from ignitetf.load.sources.records import records
+from ignitetf.pictures import picture_of
 from ignitetf.tables.catalog import read_manifest
 from ignitetf.ui.pictures import encoded_picture
 

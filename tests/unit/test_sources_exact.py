@@ -20,9 +20,10 @@ from source_helpers import everything
 from ignitetf.errors import ConfigError, MissingExtra, SchemaError, SourceError
 from ignitetf.load.sources import open_source
 from ignitetf.load.sources.filelist import readable_name
-from ignitetf.load.sources.pictures import PictureError, check_picture
+from ignitetf.load.sources.pictures import check_picture
 from ignitetf.load.sources.png import sound_png
 from ignitetf.load.sources.values import cast_array
+from ignitetf.pictures import PictureError
 from ignitetf.wire.codes import TypeCode
 
 slow = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

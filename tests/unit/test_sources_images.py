@@ -15,14 +15,12 @@ from PIL import Image
 from source_helpers import batch_sizes, check_resume, everything, real_data, same
 
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.explore.preview import picture_of
 from ignitetf.load.options import partitions_for
 from ignitetf.load.sources import images, open_source
 from ignitetf.load.sources.base import ordered_map
 from ignitetf.load.sources.filelist import read_groups
 from ignitetf.load.sources.location import locate
 from ignitetf.load.sources.pictures import (
-    PictureError,
     Recipe,
     check_picture,
     decode_cropped,
@@ -30,6 +28,7 @@ from ignitetf.load.sources.pictures import (
 )
 from ignitetf.load.sources.workers import Workers
 from ignitetf.local.process import identify, kill, wait_gone
+from ignitetf.pictures import PictureError, picture_of
 from ignitetf.wire.schema import BYTES
 
 

@@ -32,17 +32,15 @@ from ignitetf.load.sources.location import Location, Place, digest, locate
 from ignitetf.load.sources.pictures import (
     MAX_PIXELS,
     Loaded,
-    PictureError,
     Recipe,
     check_channels,
     check_depth,
-    is_turned,
     parse_size,
-    picture_suffixes,
     pixel_form,
 )
 from ignitetf.load.sources.values import stored_field
 from ignitetf.load.sources.workers import Workers
+from ignitetf.pictures import PictureError, is_turned, picture_suffixes
 from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode

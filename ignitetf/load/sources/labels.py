@@ -29,8 +29,8 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.csvfile import CsvForm, CsvSource
 from ignitetf.load.sources.csvtypes import MANY, MIN_VALUES, NEARLY_ALL, NULLS, option_types
 from ignitetf.load.sources.location import Place, digest, reading
-from ignitetf.load.sources.pictures import picture_suffixes
 from ignitetf.load.sources.tabular import chosen_columns
+from ignitetf.pictures import picture_suffixes
 from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Column, Dense, concat, runs_of, values_of

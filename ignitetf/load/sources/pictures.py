@@ -10,41 +10,34 @@ much.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import MAX_RECORD_BYTES
 from ignitetf.load.sources.location import Place
-from ignitetf.load.sources.png import SIGNATURE, PngError, sound_png
+from ignitetf.load.sources.png import PngError, sound_png
+from ignitetf.pictures import LargePicture, PictureError, in_colours, open_picture
 
 __all__ = [
     "MAX_PIXELS",
     "Loaded",
-    "PictureError",
     "Recipe",
     "check_channels",
     "check_depth",
     "check_picture",
     "decode_cropped",
     "decode_picture",
-    "in_colours",
-    "is_turned",
-    "open_picture",
-    "orientation",
     "parse_size",
-    "picture_suffixes",
     "pixel_form",
 ]
 
@@ -53,16 +46,7 @@ _DEPTH_HINT = "--depth 8 keeps the upper 8 of 16 bits"
 _RESIZE_HINT = "give all images one shape with --resize HEIGHTxWIDTH"
 # Images above this size are unpacked by one thread that does nothing else.
 _LARGE_PIXELS = 4_000_000
-# Pillow runs an external program for these.
-_REFUSED_FORMATS = frozenset({"EPS"})
-# Formats recognised by their first bytes, so that Pillow does not try every decoder in turn.
-_SIGNATURES = ((SIGNATURE, ("PNG",)), (b"\xff\xd8\xff", ("JPEG",)))
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-_ORIENTATION: Final = 0x0112  # the tag of EXIF
-# The first bytes of EXIF in JPEG, PNG and WebP; TIFF stores the tags of EXIF directly.
-_EXIF: Final = (b"Exif\0\0", b"eXIf", b"EXIF", b"II*\0", b"MM\0*")
-# In a JPEG, EXIF is in one of the first segments, of at most this size each; in a WebP at the end.
-_EXIF_WITHIN: Final = 128 << 10
 # A stored image, or None and the reason why the image is bad.
 Loaded = tuple[bytes | NDArray[Any] | None, str]
 
@@ -70,19 +54,11 @@ Loaded = tuple[bytes | NDArray[Any] | None, str]
 T = TypeVar("T")
 
 
-class PictureError(ValueError):
-    """An image that cannot be used; the text is the reason."""
-
-
-class _LargeError(Exception):
-    """The image is large, and this is not the thread for large images."""
-
-
 def _apart(work: Callable[[bool], T]) -> T:
     """Run work on an image; a large image is processed in the thread for large images."""
     try:
         return work(False)
-    except _LargeError:
+    except LargePicture:
         return _large_images(os.getpid()).submit(work, True).result()
 
 
@@ -90,26 +66,6 @@ def _apart(work: Callable[[bool], T]) -> T:
 def _large_images(process: int) -> ThreadPoolExecutor:
     """Return the thread for large images; a forked process needs its own."""
     return ThreadPoolExecutor(1, thread_name_prefix=f"ignitetf-large-{process}")
-
-
-@functools.cache
-def _formats() -> tuple[str, ...]:
-    Image.init()
-    return tuple(sorted(set(Image.OPEN) - _REFUSED_FORMATS))
-
-
-def _formats_of(data: bytes) -> tuple[str, ...]:
-    for signature, formats in _SIGNATURES:
-        if data.startswith(signature):
-            return formats
-    return _formats()
-
-
-@functools.cache
-def picture_suffixes() -> frozenset[str]:
-    """Return the suffixes (lower case, with the dot) of files recognised as images."""
-    formats = set(_formats())
-    return frozenset(s for s, f in Image.registered_extensions().items() if f in formats)
 
 
 def parse_size(text: str | tuple[int, int]) -> tuple[int, int]:
@@ -145,58 +101,6 @@ def check_depth(depth: int, channels: int | None = None) -> int:
             hint="only grey pixels can have 16 bits: channels=1",
         )
     return depth
-
-
-def is_turned(data: bytes) -> bool:
-    """Return whether an encoded image has to be turned or mirrored, according to its EXIF."""
-    return orientation(data) != 1
-
-
-def orientation(data: bytes) -> int:
-    """Return the orientation in an image's EXIF: how to turn or mirror it; 1 means not at all."""
-    ends = data[:_EXIF_WITHIN] + data[-_EXIF_WITHIN:]
-    if not any(mark in ends for mark in _EXIF):
-        return 1
-    try:
-        with _opened(data) as image:
-            return int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # the image was checked before; damaged EXIF is ignored
-        return 1
-
-
-def _opened(data: bytes) -> Image.Image:
-    """Open an image by its header; no other function opens images, whatever their origin."""
-    return Image.open(io.BytesIO(data), formats=_formats_of(data))
-
-
-@contextlib.contextmanager
-def open_picture(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
-    """Open an image and read its header; no external program is run.
-
-    Raises:
-        PictureError: Anything is wrong with it, also while the body of `with` decodes it.
-    """
-    if not data:
-        raise PictureError("empty file")
-    try:
-        with _opened(data) as image:
-            width, height = image.size
-            if width * height > max_pixels:
-                raise PictureError(
-                    f"{width} x {height} pixels, the limit is {max_pixels:,} (max_pixels)"
-                )
-            yield image
-    except (PictureError, _LargeError):
-        raise
-    except Exception as error:  # decoders raise almost anything on damaged data
-        raise PictureError(_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):
-        return "not an image of a known format"
-    text = re.sub(r"<_io\.BytesIO object at [^>]*>", "the file", " ".join(str(error).split()))
-    return f"damaged image: {text or type(error).__name__}"[:200]
 
 
 def check_picture(
@@ -249,9 +153,9 @@ def _decode(image: Image.Image, apart: bool) -> None:
 
 
 def _check_thread(image: Image.Image, apart: bool) -> None:
-    """Raise _LargeError for a large image outside of its thread."""
+    """Raise LargePicture for a large image outside of its thread."""
     if not apart and image.size[0] * image.size[1] > _LARGE_PIXELS:
-        raise _LargeError
+        raise LargePicture
 
 
 def decode_picture(
@@ -391,13 +295,6 @@ def _in_mode(image: Image.Image, file_format: str | None, channels: int) -> Imag
             "its pixels have 32 bits, decoding keeps only 8; load it without --decode"
         )
     return in_colours(image, _MODES[channels])
-
-
-def in_colours(image: Image.Image, mode: str) -> Image.Image:
-    """Convert an 8-bit image to another mode; transparent pixels keep their own colours."""
-    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
-        image = image.convert("RGBA")  # Pillow warns about other conversions
-    return image if image.mode == mode else image.convert(mode)
 
 
 def _pixels(image: Image.Image, channels: int) -> NDArray[np.uint8]:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ignitetf.crc import crc32
+from ignitetf.pictures import PNG_SIGNATURE
 
 _zlib: Any = zlib
 with contextlib.suppress(ImportError):  # no wheel for this processor
@@ -26,9 +27,8 @@ with contextlib.suppress(ImportError):  # no wheel for this processor
 
     _zlib = isal_zlib
 
-__all__ = ["SIGNATURE", "PngError", "sound_png"]
+__all__ = ["PngError", "sound_png"]
 
-SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _HEAD: Final = struct.Struct(">IIBBBBB")
 # Allowed bits per sample, and samples per pixel, by colour type.
 _DEPTHS: Final = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
@@ -61,7 +61,7 @@ def sound_png(data: bytes, *, pixels: bool = True) -> tuple[int, int] | None:
         PngError: The chunks are intact, but the pixels in them are not. Some decoders still show an
             image, with black for what is missing; TensorFlow's does not.
     """
-    if data[:8] != SIGNATURE:
+    if data[:8] != PNG_SIGNATURE:
         return None
     head: tuple[int, ...] | None = None
     packed, palette, at = [], False, 8

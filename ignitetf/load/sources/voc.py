@@ -35,14 +35,12 @@ from ignitetf.load.sources.images import image_column
 from ignitetf.load.sources.location import Location, Place, digest, locate
 from ignitetf.load.sources.pictures import (
     MAX_PIXELS,
-    PictureError,
     check_channels,
     check_picture,
     decode_cropped,
-    orientation,
     parse_size,
-    picture_suffixes,
 )
+from ignitetf.pictures import PictureError, orientation, picture_suffixes
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Dense, Runs, Struct

@@ -25,9 +25,9 @@ import numpy as np
 from ignitetf.errors import ConfigError, SchemaError, SourceError
 from ignitetf.load.sources.base import MAX_RECORD_BYTES, BadRecord, Source, column_name, keys_of
 from ignitetf.load.sources.location import ChainSource, Place, digest, files_at, one_line, reading
-from ignitetf.load.sources.pictures import picture_suffixes
 from ignitetf.load.sources.records import RecordSource
 from ignitetf.load.sources.values import column_of
+from ignitetf.pictures import picture_suffixes
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Column, Dense, Runs

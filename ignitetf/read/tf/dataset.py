@@ -27,6 +27,7 @@ from ignitetf.read.key_order import StepOrder
 from ignitetf.read.options import NullPolicy
 from ignitetf.read.rows import EpochRows, Epochs, open_rows
 from ignitetf.read.scan_order import WINDOW_BYTES, Even, OrderName, whole_argument
+from ignitetf.read.shown import rows_html
 from ignitetf.read.tf.cluster import in_cluster
 from ignitetf.read.tf.iteration import OwnDataset, Steps, for_tensorflow
 from ignitetf.read.tf.library import tf
@@ -226,6 +227,9 @@ class IgniteDataset(OwnDataset):
     def element_spec(self) -> Any:
         """The structure, shapes and dtypes of one element."""
         return self._elements.element_spec
+
+    def _repr_html_(self) -> str:
+        return rows_html(self._rows) + super()._repr_html_()
 
     def batch(
         self,

@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NoReturn
 
 from ignitetf.errors import ConfigError, IgniteTFError
+from ignitetf.read.shown import fields_html
 from ignitetf.read.tf.library import tf
 
 __all__ = ["OwnDataset", "Steps", "for_tensorflow", "own_errors"]
@@ -56,6 +57,9 @@ class OwnDataset(tf.data.Dataset):  # type: ignore[misc]
     def take(self, count: Any, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.take`; a loop in Python stops reading after the last element."""
         return Steps(super().take(count, name), _first(self._eager_elements, count))
+
+    def _repr_html_(self) -> str:
+        return fields_html(self.element_spec)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Raise an error: a dataset cannot be pickled."""
