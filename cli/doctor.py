@@ -15,7 +15,7 @@ app = typer.Typer()
 def doctor(connect: Connect, output: OutputOption = "table") -> None:
     """Show what is wrong and what to do about it, versions, and what trains on several workers.
 
-    The exit code is 0 also where something is wrong. With --output json one object has three
+    The exit code is 1 if a finding is an error. With --output json one object has three
     tables, `findings`, `versions` and `combinations`; CSV has the findings only.
 
     Example: ignitetf doctor --output json
@@ -27,9 +27,11 @@ def doctor(connect: Connect, output: OutputOption = "table") -> None:
     if output == "json":
         tables = {"versions": versions(connect), "combinations": combinations()}
         show({"findings": found, **tables}, output)
-        return
-    show(found, output)
+    else:
+        show(found, output)
     if output == "table":
         for more in (versions(connect), combinations()):
             print()
             show(more, output)
+    if any(finding["state"] == "error" for finding in found):
+        raise typer.Exit(1)

@@ -35,6 +35,7 @@ __all__ = ["Command", "LazyGroup", "UsageError", "prepare"]
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 _ClickException: type[Any] = typer.BadParameter.__mro__[2]
 
+_LONG_HELP: Final = 1000  # characters of a sentence
 _UNKNOWN_COMMAND = re.compile(r"No such command '(?P<name>[^']*)'")
 _UNKNOWN_OPTION = re.compile(r"[Nn]o such option:? '?(?P<name>-[\w-]*)'?")
 _EXTRA_OF: Mapping[str, str] = {
@@ -76,6 +77,22 @@ class Command(TyperCommand):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+class Group(TyperGroup):
+    """A group whose help shows the first sentence about each command, however long."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, one.get_short_help_str(_LONG_HELP))
+                    for name, one in found
+                    if not one.hidden
+                ]
+            )
 
 
 class LazyGroup(TyperGroup):
@@ -164,6 +181,8 @@ def prepare(app: typer.Typer) -> typer.Typer:
     """Prepare an app: plain help (fast, and unbroken when piped) and our class for its commands."""
     app.rich_markup_mode = None
     app._add_completion = False
+    if not (isinstance(app.info.cls, type) and issubclass(app.info.cls, LazyGroup)):
+        app.info.cls = Group
     for command in app.registered_commands:
         if command.cls is None or command.cls is TyperCommand:
             command.cls = Command

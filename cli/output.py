@@ -69,7 +69,7 @@ def show(
 ) -> None:
     """Print rows or one record.
 
-    JSON and CSV are written while the rows are read, and so is a table in a terminal; elsewhere it
+    The table of one record leaves out what is not known. JSON and CSV are written while the rows are read, and so is a table in a terminal; elsewhere it
     needs all of them first, for the widths of its columns.
 
     Args:
@@ -86,7 +86,8 @@ def show(
         elif output == "csv":
             _write_csv(list(record), [[[value] for value in record.values()]], out)
         else:
-            _write_lines(record_lines(record, terminal_width(out)), out)
+            known = {name: value for name, value in record.items() if value is not None}
+            _write_lines(record_lines(known, terminal_width(out)), out)
         return
     names, rows = as_rows(data, columns)
     if output == "json":

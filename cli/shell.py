@@ -66,18 +66,26 @@ def is_complete(text: str) -> bool:
     return len(list(split(f"{text}\nx"))) > len(list(split(text)))
 
 
-def units(text: str) -> Iterator[str]:
-    """Split a text into commands, which are lines, and statements, without their semicolons."""
-    pending = ""
-    for line in text.splitlines(keepends=True):
+def units(text: str) -> Iterator[tuple[int, str]]:
+    """Split a text into commands, which are lines, and statements, without their semicolons.
+
+    Yields:
+        The number of the line on which it begins, and its text.
+    """
+    pending, begin = "", 1
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
         if not pending.strip() and (line.lstrip().startswith("\\") or _is_word(line)):
-            yield line.strip()
+            yield number, line.strip()
             continue
+        if not pending.strip() or (
+            pending.lstrip().startswith("--") and "\n" not in pending.strip()
+        ):
+            begin = number
         pending += line
         if ";" in line and is_complete(pending):
-            yield from split(pending)
+            yield from ((begin, one) for one in split(pending))
             pending = ""
-    yield from split(pending)
+    yield from ((begin, one) for one in split(pending))
 
 
 def _is_word(line: str) -> bool:
@@ -146,19 +154,32 @@ class Shell:
             note(f"error: {where}{error.strerror or error}")
         return True
 
-    def run(self, text: str) -> bool:
-        """Run commands and statements up to the first error, which is raised."""
+    def run(self, text: str, file: str = "") -> bool:
+        """Run commands and statements up to the first error, which is raised.
+
+        Args:
+            text: The text.
+            file: The file that has the text; its errors name file and line.
+        """
+        for number, one in units(text):
+            try:
+                if not self._run_one(one):
+                    return False
+            except IgniteTFError as error:
+                if not file:
+                    raise
+                raise error.at(f"{file}, line {number}") from error
+        return True
+
+    def _run_one(self, one: str) -> bool:
         from ignitetf.cli.shell_commands import run_command
 
-        for one in units(text):
-            word = one.rstrip("; ").lower()
-            if word in LEAVING:
-                return False
-            if one.startswith("\\") or word in HELP:
-                if not run_command(self, one if one.startswith("\\") else "\\?"):
-                    return False
-            else:
-                self._statement(one)
+        word = one.rstrip("; ").lower()
+        if word in LEAVING:
+            return False
+        if one.startswith("\\") or word in HELP:
+            return run_command(self, one if one.startswith("\\") else "\\?")
+        self._statement(one)
         return True
 
     def write_to(self, target: Path | None) -> None:

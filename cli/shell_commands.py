@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ignitetf.cli.output import note, terminal_width
 from ignitetf.cli.pager import Expanded
 from ignitetf.cli.tables import record_lines
-from ignitetf.errors import ConfigError, IgniteTFError
+from ignitetf.errors import ConfigError
 from ignitetf.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def run_command(shell: Shell, text: str) -> bool:
     if found is None:
         near = did_you_mean(name, COMMANDS, count=3)
         hint = f"{near} " if near else ""
-        raise ConfigError(f"no command {name}", hint=f"{hint}\\? lists the commands")
+        hint += "\\d lists the tables, \\d NAME the columns, \\? the commands"
+        raise ConfigError(f"no command {name}", hint=hint)
     run, _ = found
     return run(shell, argument.strip().rstrip(";").strip()) is not False
 
@@ -99,9 +100,7 @@ def _input(shell: Shell, file: str) -> bool:
         raise ConfigError(f"{path}: not UTF-8 text") from error
     _reading.append(path)
     try:
-        return shell.run(text)
-    except IgniteTFError as error:
-        raise error.at(str(path)) from error
+        return shell.run(text, str(path))
     finally:
         _reading.pop()
 

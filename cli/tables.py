@@ -22,6 +22,8 @@ __all__ = ["block_lines", "record_lines", "table_lines"]
 _GAP: Final = 2
 # Texts are not folded to fewer columns than this.
 _LEAST: Final = 16
+# Words up to this length, such as UUIDs and times, are not broken.
+_WORD: Final = 40
 # Number of rows that are laid out and shown at a time.
 CHUNK_ROWS: Final = 1000
 # With groups of columns fewer rows are shown together, so that the groups of a row are close.
@@ -106,7 +108,9 @@ def _column(name: str, values: Sequence[Any]) -> _Column:
     name = brief(name)
     own = max((_cell_width(line) for line in name.split("\n")), default=0)
     natural = max((own, *(_cell_width(line) for cell in cells for line in cell.split("\n"))))
-    least = natural if right else min(natural, max(own, _LEAST))
+    words = (_cell_width(word) for cell in cells for word in cell.split())
+    whole = max((width for width in words if width <= _WORD), default=0)
+    least = natural if right else min(natural, max(own, _LEAST, whole))
     return _Column(name, cells, right, natural, least)
 
 
@@ -203,8 +207,8 @@ def _blocks(columns: Sequence[_Column], count: int, width: int | None, start: in
 def _pairs(columns: Sequence[_Column], row: int, width: int | None) -> Iterator[str]:
     """Yield a line for each column, with its name and its value."""
     names = max((_cell_width(column.name) for column in columns), default=0)
-    stacked = width is not None and width - names - _GAP < min(
-        _LEAST, max((column.natural for column in columns), default=0)
+    stacked = width is not None and width - names - _GAP < max(
+        (min(column.least, width - _GAP) for column in columns if not column.right), default=0
     )
     for column in columns:
         if stacked:

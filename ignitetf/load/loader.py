@@ -33,6 +33,7 @@ from ignitetf.load.run import Load
 from ignitetf.load.sources.base import Source
 from ignitetf.net.client import Client, connect
 from ignitetf.notebook import progress_bar
+from ignitetf.sql import check_name
 from ignitetf.tables.lease import is_held
 from ignitetf.tables.storage import IfExists, Layout, OnBadRecord, Origin, is_replacing
 
@@ -111,6 +112,8 @@ def load_dataset(
         connected = client if client is not None else stack.enter_context(connect())
         if on_progress is None:
             on_progress = stack.enter_context(progress_bar(cache, _rows_of(opened, limit)))
+        for name, _ in tables_of(opened, cache) if sql else ():
+            check_name(name)
         loads = _loads(connected, opened, cache, options, on_progress)
         if len(loads) > 1:
             # Otherwise an existing second table would be found only after the first is loaded.

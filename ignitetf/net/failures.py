@@ -32,7 +32,7 @@ from ignitetf.errors import (
     TlsError,
 )
 from ignitetf.settings import Settings
-from ignitetf.sql.tokens import is_query
+from ignitetf.sql.tokens import first_word, is_query, tokens
 from ignitetf.wire.codes import Status
 
 __all__ = [
@@ -229,7 +229,36 @@ def late(error: RequestTimeout, statement: str) -> RequestTimeout:
     return RequestTimeout(error.message, hint=_late_hint(statement), **facts)
 
 
-def _sql_hint(message: str, statement: str) -> str:
+# What other databases have, and Apache Ignite's SQL does not.
+_LISTING: Final = (
+    "'ignitetf table ls' lists the tables, 'ignitetf table describe NAME' the columns; in the prompt"
+    " these are \\d and \\d NAME"
+)
+_OTHERS: Final = {
+    "SHOW": _LISTING,
+    "DESCRIBE": _LISTING,
+    "DESC": _LISTING,
+    "\\": _LISTING,
+    "USE": "write the schema before the table: SCHEMA.TABLE",
+    **dict.fromkeys(
+        ("BEGIN", "START", "COMMIT", "ROLLBACK"),
+        "each statement takes effect at once: Apache Ignite 2 has no SQL transactions",
+    ),
+}
+_NO_COLUMN: Final = re.compile(r'Column ("(?:[^"]|"")+") not found')
+# Texts of errors, and what to do.
+_ADVICE: Final = (
+    (re.compile(r"duplicate key|already in cache", re.I), "MERGE INTO replaces rows with equal keys"),
+    (re.compile(r"column count does not match", re.I),
+     "name the columns: INSERT INTO T (A, B) VALUES (1, 2); 'ignitetf table describe T' lists them"),
+    (re.compile(r"data conversion|value conversion|cannot parse", re.I),
+     "'ignitetf table describe NAME' shows the types of the columns; CAST(x AS TYPE) converts"),
+)  # fmt: skip
+
+
+def _sql_hint(message: str, statement: str) -> str | None:
+    if (other := _OTHERS.get(first_word(statement) or statement.lstrip()[:1])) is not None:
+        return other
     if any(sign in message for sign in _CHANGED):
         again = "a node left the cluster meanwhile: run the statement again"
         return again if is_query(statement) else f"{again}, after a look at what it did"
@@ -240,9 +269,16 @@ def _sql_hint(message: str, statement: str) -> str:
         return "after its own limit (timeout_s=, --statement-timeout), or by KILL QUERY"
     if "Table" in message and "not found" in message:
         return "'ignitetf table ls' lists the tables; write the schema if it is not PUBLIC"
-    if "Column" in message and "not found" in message:
+    if (missing := _NO_COLUMN.search(message)) is not None:
+        if any(token.kind == "name" and token.text == missing[1] for token in tokens(statement)):
+            return (
+                "single quotes make a text: 'x'; double quotes name a column, a table or a schema"
+            )
         return "'ignitetf table describe NAME' lists the columns"
-    return "[*] in the message marks the place" if "[*]" in message else "check the statement"
+    for sign, advice in _ADVICE:
+        if sign.search(message):
+            return advice
+    return "[*] in the message marks the place" if "[*]" in message else None
 
 
 def _late_hint(statement: str) -> str:

@@ -274,6 +274,7 @@ Ask = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
 # The form that `create_view.sql` gives to a view over a data set's table.
 _VIEW: Final = re.compile(r'SELECT \* FROM "([^"]+__ROWS)" ?')
+_OWN_TABLE: Final = re.compile(r"__ROWS\b")
 _NAME: Final = r'(?P<name>"[^"]+"|\w+)(?![\w.])'
 # The error of a cluster before Apache Ignite 2.17, whose SYS.VIEWS has no column with the statements.
 NO_VIEWS = re.compile(r'Column "(\w+\.)?SQL" not found')
@@ -330,7 +331,12 @@ def run_redirected(
             if (hint := _hint(is_cache, error.message)) is not None:
                 raise error.hinted(hint) from error
             raise
-    return sql(meant, params, **options)
+    try:
+        return sql(meant, params, **options)
+    except SqlError as error:
+        # The user wrote the name of the data set, not that of its table.
+        message = _OWN_TABLE.sub("", error.message)
+        raise type(error)(message, hint=error.hint, **error.fields) from error
 
 
 def _repair_view(ask: Ask, message: str, tried: set[str]) -> bool:
@@ -378,8 +384,8 @@ def _hint(is_cache: Callable[[str], bool], message: str) -> str | None:
     """Return a hint for a statement that used a data set's name as a table; None if it did not."""
     if _NO_COLUMN.match(message):
         return (
-            "the SQL name of a data set is a view, which has no _KEY and _VAL: name the column of"
-            " the key, or the table, NAME__ROWS"
+            "the SQL name of a data set is a view, which has no _KEY and _VAL: 'ignitetf table"
+            " describe NAME' shows the column of the key"
         )
     missing = _NO_TABLE.match(message)
     if missing is None or not is_cache(missing[1]):

@@ -19,6 +19,7 @@ __all__ = [
     "TABLES",
     "Fill",
     "bare",
+    "check_name",
     "fill",
     "names",
     "placeholders",
@@ -139,10 +140,15 @@ def _word(place: str, value: str | int | bool) -> str:
     return str(value) if isinstance(value, int) else _name(place, value)
 
 
+def check_name(name: str) -> None:
+    """Raise ConfigError unless this can be the name of a SQL table."""
+    _name("the name", name)
+
+
 def _name(place: str, value: str) -> str:
     if not isinstance(value, str) or not _NAME.match(value):
         raise ConfigError(
-            f"{place} {value!r} may not stand in SQL",
+            f"{place} {value!r} cannot be a name in SQL",
             hint="a name has letters, digits, '_', '$', '.', '-', and begins with a letter or '_'",
         )
     return value

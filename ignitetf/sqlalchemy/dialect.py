@@ -10,7 +10,7 @@ import difflib
 from types import ModuleType
 from typing import Any, Final
 
-from sqlalchemy import Column, MetaData, String, Table, exc, text
+from sqlalchemy import Column, MetaData, String, Table, event, exc, text
 from sqlalchemy.engine.default import DefaultDialect
 
 from ignitetf.errors import ConnectError
@@ -28,6 +28,12 @@ __all__ = ["IgniteDialect"]
 when_imported("alembic.ddl.impl", lambda module: _add_implementation(module))
 
 _AUTOCOMMIT: Final = "AUTOCOMMIT"
+
+
+def _add_hint(context: Any) -> None:
+    hint = getattr(context.original_exception, "hint", None)
+    if hint and context.sqlalchemy_exception is not None:
+        context.sqlalchemy_exception.add_detail(f"hint: {hint}")
 
 
 class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
@@ -92,6 +98,11 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
 
     if is_old:
         dbapi: Any = import_dbapi
+
+    @classmethod
+    def engine_created(cls, engine: Any) -> None:
+        """Add the hints of our errors to the errors of SQLAlchemy."""
+        event.listen(engine, "handle_error", _add_hint)
 
     def create_connect_args(self, url: Any) -> tuple[list[Any], dict[str, Any]]:
         """Convert a URL to arguments of `dbapi.connect`."""

@@ -4,7 +4,7 @@ browser -> **guard** -> app
 
 - The Host must be ours. A name that a foreign DNS points here is refused (DNS rebinding).
 - A request that another site caused is refused (Origin, Sec-Fetch-Site).
-- The token, in the address of the first request, is exchanged for a cookie that scripts cannot
+- The token, in the address of the first request (of any page), is exchanged for a cookie that scripts cannot
   read and that browsers do not send along from other sites.
 - A change needs a second secret, which only the forms of our own pages contain.
 """
@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
@@ -122,10 +122,12 @@ class Guard:
             )
         if scope["path"].startswith("/static/"):
             return None
-        if scope["path"] == "/" and scope["method"] == "GET":
-            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+        if scope["method"] == "GET":
+            query = parse_qsl(scope["query_string"].decode("latin-1"))
+            given = [value for name, value in query if name == "token"]
             if len(given) == 1 and self._known.admits(given[0]):
-                return self._admitted()
+                others = [(name, value) for name, value in query if name != "token"]
+                return self._admitted(scope["path"], others)
         held = HTTPConnection(scope).cookies.get(self._cookie, "")
         if not same(held, self._known.session):
             return self._refuse(
@@ -158,8 +160,11 @@ class Guard:
             )
         return None
 
-    def _admitted(self) -> Response:
-        answer = RedirectResponse("/", 303)
+    def _admitted(self, path: str, query: list[tuple[str, str]]) -> Response:
+        """Return the way to the page without the token in its address."""
+        # Two slashes at the beginning would name another server.
+        place = "/" + quote(path.lstrip("/\\"))
+        answer = RedirectResponse(f"{place}?{urlencode(query)}" if query else place, 303)
         answer.set_cookie(self._cookie, self._known.session, httponly=True, samesite="strict")
         return answer
 

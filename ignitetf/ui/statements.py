@@ -14,8 +14,9 @@ from typing import Final
 
 from ignitetf import Client
 from ignitetf.errors import ConfigError
+from ignitetf.spelling import did_you_mean
 from ignitetf.sql import split
-from ignitetf.sql.tokens import reads_only
+from ignitetf.sql.tokens import first_word, reads_only, tokens
 from ignitetf.ui.cells import Cell, cell
 
 __all__ = ["Answer", "only_statement", "run_statement"]
@@ -24,6 +25,11 @@ LIMIT_S: Final = 15.0
 _MOST_ROWS: Final = 500
 _PAGE_ROWS: Final = 50
 _LONGEST: Final = 20_000
+# Words that begin a statement which is not a plain query.
+_BEGINNINGS: Final = frozenset(
+    ("ALTER", "COPY", "CREATE", "DELETE", "DROP", "FROM", "GRANT", "INSERT", "KILL", "MERGE", "REVOKE",
+     "SELECT", "SET", "SHOW", "TABLE", "UPDATE", "VALUES", "WITH")
+)  # fmt: skip
 _HINT: Final = "one SELECT, or EXPLAIN SELECT; 'ignitetf ui --write' allows changes"
 
 
@@ -62,6 +68,21 @@ def only_statement(text: str) -> str:
     return found[0]
 
 
+def _refused(statement: str) -> ConfigError:
+    """Return the error for a statement that is not a plain query."""
+    found = [token for token in tokens(statement) if token.kind not in ("space", "comment")]
+    if any(token.kind == "open" for token in found):
+        return ConfigError("a quote or a comment is not closed", hint=_HINT)
+    if any(token.kind == "param" for token in found):
+        return ConfigError("the statement has a '?'", hint="write the value in its place")
+    word = first_word(statement)
+    if word in _BEGINNINGS:
+        return ConfigError("this page reads only, and that is not a plain query", hint=_HINT)
+    near = did_you_mean(word, ("SELECT", "EXPLAIN", *sorted(_BEGINNINGS)))
+    shown = word or statement.split()[0]
+    return ConfigError(f"no statement begins with {shown!r}", hint=f"{near} {_HINT}".strip())
+
+
 def run_statement(client: Client, text: str, *, write: bool) -> Answer:
     """Run one statement and return its first rows.
 
@@ -72,7 +93,7 @@ def run_statement(client: Client, text: str, *, write: bool) -> Answer:
     statement = only_statement(text)
     query = reads_only(statement)
     if not query and not write:
-        raise ConfigError("this page reads only, and that is not a plain query", hint=_HINT)
+        raise _refused(statement)
     begin = time.monotonic()
     with client.sql(statement, page_size=_PAGE_ROWS, timeout_s=LIMIT_S, only_query=query) as result:
         answer = Answer(result.columns, changed=result.update_count)

@@ -7,12 +7,14 @@ import datetime
 import decimal
 import io
 import json
+import re
 import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
@@ -22,7 +24,9 @@ from typer.testing import CliRunner
 
 from ignitetf.cli.main import app
 from ignitetf.cli.options import Connect
+from ignitetf.errors import ConfigError, SqlError
 from ignitetf.home import ignitetf_home
+from ignitetf.load.loader import load_dataset
 from ignitetf.net.client import Client
 from ignitetf.tables.removal import drop_cache
 
@@ -344,7 +348,9 @@ def test_doctor_says_what_is_here_and_what_is_missing(cli: Cli, monkeypatch) -> 
     monkeypatch.setattr(doctor, "_PACKAGES", packages)
     for address, reachable in ((None, True), ("127.0.0.1:1", False)):
         where = () if address is None else ("--address", address)
-        found = json.loads(done(cli("doctor", "--output", "json", *where)).stdout)
+        result = cli("doctor", "--output", "json", *where)
+        assert result.exit_code == (0 if reachable else 1), result.stderr
+        found = json.loads(result.stdout)
         rows = {row["name"]: row for row in found["versions"]}
         assert rows["Keras"]["version"] is None and "ignitetf[keras]" in rows["Keras"]["hint"]
         assert rows["NumPy"]["version"] and rows["Python"]["version"]
@@ -357,6 +363,41 @@ def test_doctor_says_what_is_here_and_what_is_missing(cli: Cli, monkeypatch) -> 
         assert states.get("cluster") == (None if reachable else "error")
         assert not reachable or states["clock"] == states["templates"] == "ok"
     assert "repaired" in done(cli("doctor")).stdout
+
+
+@pytest.mark.parametrize(
+    ("statement", "hint"),
+    [
+        ("SHOW TABLES", "\\\\d"),
+        ("DESCRIBE X", "\\\\d NAME"),
+        ("\\l", "\\\\d"),
+        ("USE X", "SCHEMA.TABLE"),
+        ("COMMIT", "takes effect at once"),
+        ('SELECT "x" FROM SYS.CACHES', "single quotes"),
+        ("SELECT CAST('x' AS INT)", "CAST"),
+    ],
+)
+def test_sql_of_other_databases_gets_a_hint(cli, statement, hint):
+    result = cli("query", statement)
+    assert result.exit_code == 1
+    assert re.search(hint, result.stderr.partition("hint: ")[2])
+
+
+def test_messages_name_the_data_set_and_not_its_table(client, name):
+    load_dataset({"V": np.arange(3)}, name, client=client)
+    statements = (
+        f"INSERT INTO {name} (ID, V) VALUES (1, 2)",
+        f"INSERT INTO {name} (NOPE) VALUES (1)",
+        f"ALTER TABLE {name} ADD COLUMN V INT",
+        f"SELECT _KEY FROM {name}",
+    )
+    for statement in statements:
+        with pytest.raises(SqlError) as raised:
+            client.sql(statement)
+        assert "__" not in f"{raised.value.message} {raised.value.hint}", statement
+    with pytest.raises(ConfigError) as named:
+        load_dataset({"V": np.arange(3)}, "My Photos", client=client)
+    assert "'My Photos'" in named.value.message
 
 
 def test_doctor_finds_what_is_wrong(tmp_path, monkeypatch) -> None:

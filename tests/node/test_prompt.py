@@ -129,7 +129,7 @@ def test_commands_of_the_prompt(shell, table, tmp_path, capsys):
     script = tmp_path / "x.sql"
     script.write_text("\\timing on\nSELECT 5 AS A;\nSELEC;\nSELECT 6;")
     out, err = told(f"\\i {script}")
-    assert "5" in out and "6" not in out and f"error: {script}: Syntax error" in err
+    assert "5" in out and "6" not in out and f"error: {script}, line 3: Syntax error" in err
     # The limit of a statement.
     assert told("\\set timeout 0.2")[1] == "timeout 0.2 s\n"
     slow = "SELECT COUNT(*) FROM SYSTEM_RANGE(1, 100000) A, SYSTEM_RANGE(1, 100000) B;"

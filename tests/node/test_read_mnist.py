@@ -74,7 +74,7 @@ def test_pyignite_and_sql_read_the_same_rows(client, cache_name, mnist_dir, imag
     assert [r[0] for r in rows] == list(range(500))
     with pytest.raises(SqlError) as caught:
         client.sql(f'SELECT _KEY FROM "{cache_name}"')
-    assert "__ROWS" in caught.value.hint and caught.value.__notes__ == [
+    assert "table describe" in caught.value.hint and caught.value.__notes__ == [
         f"hint: {caught.value.hint}"
     ]
     keys = client.sql(f'SELECT _KEY FROM "{cache_name}__ROWS" ORDER BY _KEY').fetchall()

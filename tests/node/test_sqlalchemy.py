@@ -330,3 +330,12 @@ def test_alembic_migrates_up_and_down(engine, metadata):
         finally:
             for table in (f"{NAME}_migrated", version):
                 connection.execute(sa.text(f"DROP TABLE IF EXISTS {table}"))
+
+
+def test_errors_keep_the_hint(engine, metadata):
+    table = sa.Table("SA_HINTED", metadata, sa.Column("ID", sa.Integer, primary_key=True))
+    sa.Table("SA_HINTED_2", metadata, sa.Column("ID", sa.Integer, primary_key=True))
+    metadata.create_all(engine)
+    with engine.connect() as connection, pytest.raises(sa.exc.DBAPIError) as raised:
+        connection.execute(sa.text(f"SELECT 1 FROM {table.name}X"))
+    assert f"did you mean {table.name}" in str(raised.value)

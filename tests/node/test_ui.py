@@ -1,6 +1,7 @@
 """`ignitetf ui`: every page, for those who may see it, and nothing for anybody else."""
 
 import contextlib
+import html
 import http.client
 import signal
 import socket
@@ -142,11 +143,41 @@ def test_pages_show_each_row_once(site, names, layout):
             assert [int(parse_qs(urlsplit(a).query)["key"][0]) for a in found] == list(keys)
 
 
+@pytest.mark.parametrize(
+    ("link", "place"),
+    [
+        ("/?", "/"),
+        ("/sql?q=SELECT+1&", "/sql?q=SELECT+1"),
+        ("/rows?data=UI_ROWS&", "/rows?data=UI_ROWS"),
+        ("//evil.example/?", "/evil.example/"),
+        ("/\\evil.example/?", "/evil.example/"),
+    ],
+)
+def test_a_link_with_the_token_opens_its_page(site, link, place):
+    """The address loses the token on the way, and the way never leads to another server."""
+    status, headers, _ = site.ask(f"{link}token={quote(TOKEN)}", cookie="")
+    assert (status, headers["Location"]) == (303, place)
+    assert "ignitetf_ui" in headers["Set-Cookie"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SELEC 1", "SELECT?"),
+        ("DELETE FROM UI_ROWS", "reads only"),
+        ("SELECT 'a", "not closed"),
+        ("SELECT ?", "in its place"),
+    ],
+)
+def test_a_mistake_in_sql_is_named(site, text, said):
+    assert said in html.unescape(site.ask(f"/sql?{urlencode({'q': text})}")[2])
+
+
 def test_others_are_refused(site):
     assert site.ask("/", cookie="")[0] == 401
     assert site.ask("/rows?data=UI_ROWS", cookie="")[0] == 401
     assert site.ask("/?token=another-token-altogether", cookie="")[0] == 401
-    assert site.ask("/sql?token=" + quote(TOKEN), cookie="")[0] == 401
+    assert site.ask("/sql?token=another-token-altogether", cookie="")[0] == 401
     for host in (
         "evil.example",
         f"evil.example:{site.port}",

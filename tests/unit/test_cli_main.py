@@ -64,6 +64,13 @@ def test_every_command_has_help_with_an_example(path):
     assert f"Example: ignitetf {path[0]}" in result.stdout
 
 
+@pytest.mark.parametrize("words", [[], ["load"], ["fs"], ["node"], ["cache"], ["checkpoint"]])
+def test_lists_of_commands_have_whole_sentences(words):
+    commands = run(*words, "--help").stdout.partition("Commands:\n")[2]
+    assert commands.count("\n") > 3
+    assert "..." not in commands
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_line_of_the_root_names_each_command(name):
     assert f"  {name} " in run("--help").stdout

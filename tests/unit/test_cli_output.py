@@ -97,6 +97,23 @@ def test_json_of_a_record_is_one_object():
     }
 
 
+def test_a_table_of_a_record_leaves_out_what_is_not_known():
+    record = {"name": "x", "cause": None}
+    assert printed(record, "table").split() == ["name", "x"]
+    assert json.loads(printed(record, "json")) == record
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_times_and_uuids_are_whole_at_any_width(width):
+    row = ["7dc65d3d-0b7e-4a3c-8d2f-1c1e0f0b9a55", "2026-11-30T22:49:00.323000", "a text " * 20, 5]
+    for count in range(1, 5):
+        names = ["FIRST", "SECOND", "THIRD", "FOURTH"][:count]
+        lines = list(table_lines(names, [row[:count]] * 2, width))
+        assert all(len(line) <= width for line in lines)
+        for value in row[: min(count, 2)]:
+            assert sum(value in line for line in lines) == 2
+
+
 def test_columns_with_one_name_keep_all_values():
     data = Result(["X", "X", "X_2"], [(1, 2, 3)])
     assert unique(data.columns) == ["X", "X_2", "X_2_2"]

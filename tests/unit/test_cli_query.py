@@ -176,7 +176,8 @@ def test_a_form_that_is_not_written_is_refused(name):
 def test_a_text_is_commands_by_line_and_statements_by_semicolon():
     text = "\\x on\nSELECT 1;\n  \\d T\nSELECT ';\n\\no';\nSELECT 2; SELECT\n3;\nquit\nSELECT 4"
     assert list(units(text)) == [
-        "\\x on", "SELECT 1", "\\d T", "SELECT ';\n\\no'", "SELECT 2", "SELECT\n3", "quit", "SELECT 4",
+        (1, "\\x on"), (2, "SELECT 1"), (3, "\\d T"), (4, "SELECT ';\n\\no'"), (6, "SELECT 2"),
+        (6, "SELECT\n3"), (8, "quit"), (9, "SELECT 4"),
     ]  # fmt: skip
 
 

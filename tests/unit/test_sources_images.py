@@ -69,6 +69,8 @@ def test_a_flat_folder_has_no_labels(folder):
     assert source.schema.names == ("IMAGE", "NAME")
     assert source.class_names is None
     assert everything(source)["NAME"] == [b"a.PNG", b"b.png"]
+    assert "no field LABEL" in source.notes[0]
+    assert not open_source("images", folder).notes
 
 
 def test_a_csv_of_path_and_label(folder, tmp_path):

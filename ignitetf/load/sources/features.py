@@ -16,7 +16,8 @@ import numpy as np
 
 from ignitetf.load.sources.arrowplain import import_pyarrow
 from ignitetf.load.sources.base import ordered_map
-from ignitetf.load.sources.pictures import PictureError, check_picture
+from ignitetf.load.sources.pictures import check_picture
+from ignitetf.pictures import PictureError
 
 __all__ = ["Features"]
 

@@ -93,6 +93,11 @@ class _ImageSource(Source):
         self.nbytes = files.total_bytes or None
         for text in labels.notes:
             self.note(text)
+        if not labelled:
+            self.note(
+                f"{files.folder.name}: the images have no classes, so there is no field LABEL; one"
+                " folder for each class, or --labels with a CSV of file and class, gives them one"
+            )
         check_channels(3 if channels is None else channels)
         check_depth(8 if depth is None else depth, channels)
         stored = Recipe(None, resize, 3, max_pixels, check_pixels)
