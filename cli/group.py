@@ -84,15 +84,14 @@ class Group(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        shown = [
+            (name, found.get_short_help_str(_LONG_HELP))
+            for name, found in named
+            if found is not None and not found.hidden
+        ]
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [
-                    (name, one.get_short_help_str(_LONG_HELP))
-                    for name, one in found
-                    if not one.hidden
-                ]
-            )
+            formatter.write_dl(shown)
 
 
 class LazyGroup(TyperGroup):
