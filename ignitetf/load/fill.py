@@ -42,6 +42,15 @@ _NOTE_S: Final = 2.0
 _NOTE_TRIPS: Final = 100
 
 
+def _with_nulls(batch: Batch) -> set[str]:
+    """Return the names of the columns that have a null."""
+    return {
+        name
+        for name, column in batch.columns.items()
+        if column.valid is not None and not column.valid.all()
+    }
+
+
 @dataclass(frozen=True)
 class Owners:
     """The nodes that hold the partitions of a cache."""
@@ -74,6 +83,7 @@ class Filler:
         storage = journal.storage
         self.layout, self.limit = storage.layout, storage.limit
         self.slim_fields = storage.index if storage.has_slim_table else ()
+        self.with_nulls: set[str] = set()
         self._skipped_before = journal.skipped
         self._cut_at: int | None = None
         # The keys before the journal's position were not checked by this process.
@@ -135,6 +145,7 @@ class Filler:
             for read in self.source.batches(journal.position, max_bytes=size):
                 batch = self._prepared(read, rows)
                 if len(batch):
+                    self.with_nulls |= _with_nulls(batch)
                     if batch.key is not None:
                         self.ascending.add(batch.key)
                     (writer.write if blocks is None else blocks.add)(batch)

@@ -418,6 +418,11 @@ class Load:
     def _fill(self, journal: Journal, *, fresh: bool, owners: Owners | None = None) -> LoadReport:
         filler = Filler(self.client, self.source, journal, self.lease, self.on_progress)
         filler.run(fresh=fresh, owners=owners)
+        if filler.with_nulls:
+            self.notes.append(
+                f"{self.name}: some rows have no value in {', '.join(sorted(filler.with_nulls))};"
+                " reading batches needs nulls='mask', 'default' or 'drop'"
+            )
         key_name = self.source.key_name
         if key_name is not None and filler.layout == "blocks" and not filler.ascending.holds:
             settle_equal_keys(self.client, journal, key_name, self.lease)

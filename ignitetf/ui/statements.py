@@ -8,13 +8,13 @@ any other statement.
 
 from __future__ import annotations
 
+import difflib
 import time
 from dataclasses import dataclass, field
 from typing import Final
 
 from ignitetf import Client
 from ignitetf.errors import ConfigError
-from ignitetf.spelling import did_you_mean
 from ignitetf.sql import split
 from ignitetf.sql.tokens import first_word, reads_only, tokens
 from ignitetf.ui.cells import Cell, cell
@@ -78,9 +78,10 @@ def _refused(statement: str) -> ConfigError:
     word = first_word(statement)
     if word in _BEGINNINGS:
         return ConfigError("this page reads only, and that is not a plain query", hint=_HINT)
-    near = did_you_mean(word, ("SELECT", "EXPLAIN", *sorted(_BEGINNINGS)))
+    near = difflib.get_close_matches(word, ("SELECT", "EXPLAIN", *sorted(_BEGINNINGS)), 1)
+    meant = f"did you mean {near[0]}? " if near else ""
     shown = word or statement.split()[0]
-    return ConfigError(f"no statement begins with {shown!r}", hint=f"{near} {_HINT}".strip())
+    return ConfigError(f"no statement begins with {shown!r}", hint=meant + _HINT)
 
 
 def run_statement(client: Client, text: str, *, write: bool) -> Answer:

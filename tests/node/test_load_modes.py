@@ -14,6 +14,7 @@ from ignitetf.errors import CacheExists, ConfigError, LoadInterrupted, SchemaErr
 from ignitetf.load import blocks, fill
 from ignitetf.load.journal import read_journal
 from ignitetf.load.loader import load_dataset
+from ignitetf.load.sources import open_source
 from ignitetf.load.sources.base import Source
 from ignitetf.load.sources.records import records
 from ignitetf.net.client import cache_id
@@ -568,3 +569,13 @@ def test_fields_with_one_hash_are_refused(client, cache_name):
     with pytest.raises(SchemaError, match="SV, U8"):
         load_dataset(rows, cache_name, client=client)
     assert not client.cache_exists(cache_name)
+
+
+def test_a_load_names_the_columns_with_empty_cells(client, cache_name, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("A,B,C\n1,2,x\n2,,y\n", encoding="utf-8")
+    report = load_dataset(open_source("csv", table), cache_name, client=client)
+    (note,) = [note for note in report.notes if "no value" in note]
+    assert f"{cache_name}: some rows have no value in B;" in note
+    whole = load_dataset({"A": np.arange(3)}, cache_name, client=client, if_exists="replace")
+    assert not whole.notes

@@ -1,6 +1,7 @@
 import io
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ import warnings
 import numpy as np
 import psutil
 import pytest
+from helpers.paths import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -19,6 +21,7 @@ from ignitetf.load.options import partitions_for
 from ignitetf.load.sources import images, open_source
 from ignitetf.load.sources.base import ordered_map
 from ignitetf.load.sources.filelist import read_groups
+from ignitetf.load.sources.labels import PATH_HEADINGS
 from ignitetf.load.sources.location import locate
 from ignitetf.load.sources.pictures import (
     Recipe,
@@ -71,6 +74,17 @@ def test_a_flat_folder_has_no_labels(folder):
     assert everything(source)["NAME"] == [b"a.PNG", b"b.png"]
     assert "no field LABEL" in source.notes[0]
     assert not open_source("images", folder).notes
+
+
+def test_page_and_error_list_the_headings_of_paths(tmp_path):
+    table = tmp_path / "list.csv"
+    table.write_text("photo,label\na.jpg,1\n", encoding="utf-8")
+    with pytest.raises(SourceError) as raised:
+        open_source("images", table)
+    page = (ROOT / "docs/loading.md").read_text(encoding="utf-8")
+    for heading in PATH_HEADINGS:
+        assert re.search(rf"\b{heading}\b", raised.value.message)
+        assert f"`{heading}`" in page
 
 
 def test_a_csv_of_path_and_label(folder, tmp_path):

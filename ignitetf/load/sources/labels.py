@@ -109,7 +109,7 @@ def read_labels(
     path = _found(names, PATH_HEADINGS, range(len(names)))
     if path is None:
         raise SourceError(
-            f"{table.name}: no column is called {' or '.join(PATH_HEADINGS[:5])}",
+            f"{table.name}: no column is called {', '.join(PATH_HEADINGS[:-1])} or {PATH_HEADINGS[-1]}",
             hint=f"name the column of paths with --rename COLUMN=path; columns: {', '.join(first)}",
         )
     wanted = [i for i, _ in chosen_columns(table.name, first, columns) if i != path]
