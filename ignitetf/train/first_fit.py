@@ -99,16 +99,22 @@ def first_fit(sizes: Numbers, length: int) -> Numbers:
         sizes: Size of each piece, from 1 to `length`.
         length: Room of a row.
     """
-    free = np.full(len(sizes), length, np.int64)
-    found = np.empty(len(sizes), np.int64)
-    # The rows before `begin` have no room for any of the pieces that follow.
-    begin, opened = 0, 1
-    smallest = np.minimum.accumulate(sizes[::-1])[::-1].tolist()
-    for at, size in enumerate(sizes.tolist()):
-        while free[begin] < smallest[at]:
-            begin += 1
-        row = begin + int(np.argmax(free[begin : max(opened, begin) + 1] >= size))
-        free[row] -= size
-        found[at] = row
-        opened = max(opened, row + 1)
-    return found
+    # A tree over all rows: each node has the most room that a row below it has.
+    leaves = 1 << max(0, len(sizes) - 1).bit_length()
+    room = [length] * (2 * leaves)
+    found = []
+    for size in sizes.tolist():
+        at = 1
+        while at < leaves:
+            at *= 2
+            at += room[at] < size
+        found.append(at - leaves)
+        most = room[at] - size
+        room[at] = most
+        while at > 1:
+            most = max(most, room[at ^ 1])
+            at //= 2
+            if room[at] == most:
+                break
+            room[at] = most
+    return np.array(found, np.int64)

@@ -28,6 +28,7 @@ from ignitetf.read.scan_order import whole_argument
 from ignitetf.threads import Beside
 from ignitetf.train.first_fit import Long, PackedWindow, Packing
 from ignitetf.train.lengths import check_tokens, lengths_of
+from ignitetf.wire.columns import copy_runs
 
 __all__ = ["PackedBatches", "PackedRows", "pack_sequences"]
 
@@ -36,7 +37,7 @@ _FORMAT: Final = 1
 _HINT: Final = "pass what state() gave, as it is"
 _MOST: Final = np.iinfo(np.int32).max
 # Tokens that are read at once; the first steps are read alone, so that training begins early.
-_AHEAD_TOKENS: Final = 1 << 20
+_AHEAD_TOKENS: Final = 1 << 19
 _COLUMNS: Final = ("tokens", "document_ids", "positions")
 
 
@@ -103,6 +104,7 @@ def pack_sequences(
     step = step_rows(whole_argument("global_batch", global_batch, 1), rows.shard)
     assert step is not None
     found = lengths_of(rows, keys, field, lengths)
+    rows.reader.client.release_idle()
     return PackedRows(rows, packing, step, found)
 
 
@@ -387,29 +389,44 @@ class _Columns:
         """Put the pieces of documents into their rows.
 
         Args:
-            of: The row of each piece; the pieces of a row follow one another.
+            of: The row of each piece, ascending.
             documents: The number of its document.
             starts: Its first token in the document.
             sizes: Its number of tokens; `eos` is the last token of its document.
             read: The tokens of all documents.
             which: Which of these documents each piece belongs to.
         """
-        ends = np.cumsum(sizes)
-        total, begins = int(ends[-1]), ends - sizes
-        at = np.arange(total, dtype=np.int64)
-        # The places of a row begin at a multiple of its length.
-        used = np.bincount(of, sizes, len(self.columns["tokens"])).astype(np.int64)
-        gap = np.arange(len(used)) * self._packing.length - (np.cumsum(used) - used)
-        to = at + np.repeat(gap[of], sizes)
-        lengths = np.diff(read.offsets)[which]
-        source = at + np.repeat(read.offsets[which] + starts - begins, sizes)
-        tokens = _as_int32(read.values)[np.minimum(source, len(read.values) - 1)]
-        if self._packing.eos is not None:
-            tokens[(ends - 1)[starts + sizes > lengths]] = self._packing.eos
         flat = {name: column.reshape(-1) for name, column in self.columns.items()}
-        flat["tokens"][to] = tokens
-        flat["document_ids"][to] = np.repeat(documents, sizes)
-        flat["positions"][to] = at - np.repeat(begins, sizes)
+        at = self._places(of, sizes)
+        ends_document = starts + sizes > np.diff(read.offsets)[which]
+        own = sizes - ends_document
+        _copy(flat["tokens"], at, _as_int32(read.values), read.offsets[which] + starts, own)
+        if self._packing.eos is not None:
+            flat["tokens"][(at + own)[ends_document]] = self._packing.eos
+        count = np.arange(self._packing.length, dtype=np.int32)
+        _copy(flat["positions"], at, count, np.zeros_like(at), sizes)
+        # What follows a piece: nothing, or the places of a row that have no document.
+        after = np.diff(at, append=len(flat["tokens"])) - sizes
+        ids = np.full((len(at), 2), -1, np.int32)
+        ids[:, 0] = documents
+        runs = np.stack((sizes, after), 1)
+        flat["document_ids"][at[0] :] = np.repeat(ids.reshape(-1), runs.reshape(-1))
+
+    def _places(self, of: Numbers, sizes: Numbers) -> Numbers:
+        """Return the place of the first token of each piece, counted over all rows."""
+        ends = np.cumsum(sizes)
+        used = np.bincount(of, sizes, len(self.columns["tokens"])).astype(np.int64)
+        before = np.arange(len(used)) * self._packing.length - (np.cumsum(used) - used)
+        places: Numbers = ends - sizes + before[of]
+        return places
+
+
+def _copy(
+    out: NDArray[np.int32], at: Numbers, data: NDArray[np.int32], starts: Numbers, sizes: Numbers
+) -> None:
+    """Copy run i of `data` to `out[at[i]]`."""
+    width = out.itemsize
+    copy_runs(out.view(np.uint8), at * width, data.view(np.uint8), starts * width, sizes * width)
 
 
 def _as_int32(values: NDArray[Any]) -> NDArray[np.int32]:
@@ -420,7 +437,7 @@ def _as_int32(values: NDArray[Any]) -> NDArray[np.int32]:
             raise ConfigError(
                 f"tokens from {low} to {high}", hint="packed tokens are int32: map them to such"
             )
-    return values.astype(np.int32, copy=False)
+    return np.ascontiguousarray(values, np.int32)
 
 
 class PackedBatches(Iterator[dict[str, Any]]):
