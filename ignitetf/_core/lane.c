@@ -285,9 +285,7 @@ static int begin_answer(Lane *lane) {
   if (flags & ~3) return damaged(lane, "an answer with unknown flags");
   if (number < 0) return damaged(lane, "an answer to a request that was not sent");
   Unit *unit = lane->landing->unit + number;
-  if (unit->lane != lane->number || lane->unanswered < 1 ||
-      (unit->state != ASKED && unit->state != ENDED))
-    return damaged(lane, "an answer to a request that was not sent");
+  if (!lane->sent[number]) return damaged(lane, "an answer to a request that was not sent");
   if (flags & 2) {
     if ((found = need_here(lane, 12)) != GOES_ON) return found;
     lane->topology_major = int64_at(here(lane));
@@ -300,6 +298,7 @@ static int begin_answer(Lane *lane) {
   lane->bytes += length;
   unit->nbytes += length;
   measure(lane, number, length);
+  lane->sent[number] = 0;
   if (unit->state == ENDED) return skip(lane, lane->left); /* a page after the last one */
   if (flags & 1) {
     if (lane->left > MOST_ERROR) return damaged(lane, "an error of impossible length");

@@ -57,7 +57,7 @@ typedef struct {
   int64_t window, least_window, most_window, unanswered, asked;
   int64_t round_start, round_bytes, round_end, sent_at, waited_ns;
   double rate, delay;
-  int64_t *sent; /* time of the last request, by number of the unit */
+  int64_t *sent; /* time of the request without an answer, by number of the unit; 0 for none */
   /* The answer that is being parsed. */
   int64_t left;    /* bytes of the answer that are not consumed */
   int64_t current; /* unit of the answer; -1 for none */

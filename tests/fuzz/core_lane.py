@@ -12,6 +12,7 @@ depends on its number and the seed alone: for a page that fails, begin with the 
 
 import ctypes
 import enum
+import faulthandler
 import gc
 import random
 import struct
@@ -34,6 +35,7 @@ from ignitetf.wire.schema import BYTES, Field
 from ignitetf.wire.types import UnknownType
 
 BLOCK = 1 << 17
+LONGEST_S = 120  # of 1,024 pages, on a busy machine
 FIRST_ID = 1 << 40
 # After the length of an answer: request, flags; topology if the flags say so; cursor of a first page.
 HEAD, TOPOLOGY, CURSOR = struct.Struct("<qh"), struct.Struct("<qi"), struct.Struct("<q")
@@ -308,18 +310,19 @@ class Run:
         return event, some
 
 
-def far_ids(item):
-    """Answers to requests that nobody sent are refused, at any distance from those that were."""
-    for number in (FIRST_ID - 1, FIRST_ID + 1, 2**63 - 1, -(2**63)):
-        run = Run(random.Random(1), item, Plan.ROWS, 0)
+def unasked(item):
+    """An answer to a request that was not sent, or was answered before, is refused."""
+    for number in (FIRST_ID - 1, FIRST_ID + 2, 2**63 - 1, -(2**63), FIRST_ID):
+        run = Run(random.Random(1), item, Plan.UNITS, 0)
         LIB.feed_begin(1, 1 << 20)
         for _ in range(2):
-            head = HEAD.pack(number, 0) + CURSOR.pack(5)
-            answer(head, item.page, item.spots, 0)
+            answer(HEAD.pack(number, 0) + CURSOR.pack(5), item.page, item.spots, 0)
         event = run.lane.run()
-        assert event[0] == Event.DAMAGED and event[5].endswith(b"a request that was not sent"), (
-            event
-        )
+        while event[0] in GOES_ON:
+            run.lane.left()
+            event = run.lane.run()
+        refused = event[5].endswith(b"a request that was not sent")
+        assert event[0] == Event.DAMAGED and refused, event
         run.lane.drain()
 
 
@@ -340,7 +343,7 @@ class Reader:
             item.layout = RowLayout(item.schema, item.registry, rng.choice((1, 3, 64)), 100.0)
             for plan in WHOLE if not item.large else WHOLE[:1]:
                 self.whole(rng, item, plan)
-        far_ids(items[0])
+        unasked(items[0])
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -350,7 +353,10 @@ class Reader:
         plans = draw.choice(len(Plan), BLOCK, p=shares).tolist()  # 8 MB for unknown rows
         for page in range(pages):
             self.number = number * BLOCK + page
+            if page % 1024 == 0:
+                faulthandler.dump_traceback_later(LONGEST_S, exit=True)
             self.damaged(rng, items[which[page]], Plan(plans[page]))
+        faulthandler.cancel_dump_traceback_later()
 
     def whole(self, rng, item, plan):
         """A page that is as the node sent it: its rows are those of the decoder."""
