@@ -300,6 +300,25 @@ def test_splits_are_those_of_the_names_of_files_and_folders(tmp_path):
     assert open_source("csv", tmp_path).split_names == ()
 
 
+def test_what_save_to_disk_writes_has_the_splits_of_its_folders(tmp_path):
+    """A DatasetDict: streams with one name in a folder for each split."""
+    for split, rows in (("train", 3), ("unsupervised", 2), ("test", 1)):
+        (tmp_path / split).mkdir()
+        with pa.ipc.new_stream(tmp_path / split / "data-00000-of-00001.arrow", TABLE.schema) as out:
+            out.write_table(TABLE.slice(0, rows))
+    assert open_source("arrow", tmp_path).split_names == ()
+    (tmp_path / "unsupervised").rename(tmp_path / "validation")
+    source = open_source("arrow", tmp_path)
+    assert source.split_names == ("test", "train", "validation")
+    assert everything(source)["SPLIT"] == [b"test", *[b"train"] * 3, *[b"validation"] * 2]
+    assert not source.notes[1:]
+    path = tmp_path / "test" / "data-00000-of-00001.arrow"
+    path.write_bytes(path.read_bytes()[:-8])
+    source = open_source("arrow", path)
+    assert everything(source)["A_B"] == [0]
+    assert "may have been cut" in source.notes[-1]
+
+
 def test_folders_of_key_and_value(tmp_path):
     for year, place in (("2019", "de"), ("2020", "__HIVE_DEFAULT_PARTITION__")):
         folder = tmp_path / f"year={year}" / f"place={place}"

@@ -1,5 +1,6 @@
 import datetime as dt
 import decimal
+import json
 
 import numpy as np
 import pytest
@@ -219,7 +220,7 @@ def test_refused_records():
             open_source("records", wrong)
     with pytest.raises(SourceError, match="no records"):
         open_source("records", [])
-    for sample in ([{"a": {}}], [{"a": 1}, {"a": "x"}], [{"a": [[1], [2, 3]]}]):
+    for sample in ([{"a": {}}], [{"a": 1}, {"a": "x"}], [{"a": [[1], 2]}]):
         with pytest.raises((SchemaError, SourceError)):
             open_source("records", sample)
 
@@ -315,3 +316,23 @@ def test_sources_load_neither_tensorflow_nor_pyarrow():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_lists_of_lists_of_any_length_are_kept():
+    rows = [
+        {"n": [[1], [2, 3]], "t": [["a"], []], "d": [[[1.5], []]], "s": [[1, 2], [3, 4]]},
+        {"n": [], "t": [["b", "c"]], "d": [], "s": [[5, 6], [7, 8]]},
+        {"n": [[4, 5, 6]], "t": [], "d": [[[2.5, 3]], []], "s": [[9, 1], [2, 3]]},
+    ]
+    source = open_source("records", rows)
+    got = everything(source)
+    for name in "ntd":
+        shown = json.loads(json.dumps(got[name.upper()], default=plain))
+        assert shown == [row[name] for row in rows]
+    assert source.schema["S"].shape == (2, 2)
+    with pytest.raises(SchemaError, match="a list of int, list"):
+        open_source("records", [{"n": [[1], 2]}])
+
+
+def plain(value):
+    return value.decode() if isinstance(value, bytes) else value.tolist()

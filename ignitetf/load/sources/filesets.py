@@ -43,6 +43,10 @@ _NUMBERED: Final = re.compile(
 )
 
 
+# Names of numbered files that say nothing.
+_NO_SPLITS: Final = frozenset({"data", "part"})
+
+
 @dataclass(frozen=True)
 class DataFile:
     """A file of a table.
@@ -156,20 +160,19 @@ def _values(place: Place) -> dict[str, str | None]:
 
 
 def _splits(places: Sequence[Place]) -> list[str | None]:
-    """Return the split of each file: in its name, or else the name of its folder."""
-    return [_split_of_name(p.base) or _split_of_folder(p.parent.base) for p in places]
+    """Return the split of each file.
 
-
-def _split_of_name(name: str) -> str | None:
-    if numbered := _NUMBERED.search(name):
-        return numbered[1]
-    found = _SPLIT_WORDS.match(name)
-    return found[1] if found else None
-
-
-def _split_of_folder(name: str) -> str | None:
-    found = _SPLIT_WORDS.fullmatch(name)
-    return found[1] if found else None
+    A usual name of a split counts in the name of the file, or else as that of its folder; any other
+    word only before the numbers of a file.
+    """
+    found = []
+    for place in places:
+        numbered = _NUMBERED.search(place.base)
+        word = None if numbered is None else numbered[1]
+        known = None if word is None else _SPLIT_WORDS.fullmatch(word)
+        known = known or _SPLIT_WORDS.match(place.base) or _SPLIT_WORDS.fullmatch(place.parent.base)
+        found.append(known[1] if known else None if word in _NO_SPLITS else word)
+    return found
 
 
 def open_tables(

@@ -46,6 +46,7 @@ class _ArrowSource(ArrowTable):
         import_pyarrow("Arrow files")
         self.place = place
         self.nbytes = place.size()
+        self._rest: _Joined | None = None
         with self._open() as reader:
             self._take_schema(reader.schema, key, columns, rename)
 
@@ -67,7 +68,7 @@ class _ArrowSource(ArrowTable):
                     reader = stack.enter_context(pa.ipc.open_file(stream))
                 else:
                     # The rest of such a file is a stream, too.
-                    rest = _Joined(b"" if head == _FILE else head, stream)
+                    rest = self._rest = _Joined(b"" if head == _FILE else head, stream)
                     if head == _FILE:
                         stream.read(2)
                     reader = stack.enter_context(pa.ipc.open_stream(pa.PythonFile(rest, "r")))
@@ -80,12 +81,19 @@ class _ArrowSource(ArrowTable):
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
         with self._open() as reader:
             yield from self._cut(_checked(reader), start, max_bytes, _HINT)
+        if self._rest is not None and self._rest.ended:
+            self.note(f"{self.place.name}: the stream has no end mark, so it may have been cut")
 
 
 class _Joined:
-    """A stream whose first bytes were read before."""
+    """A stream whose first bytes were read before.
+
+    Attributes:
+        ended: Whether more was read than there is; an Arrow stream has a mark at its end.
+    """
 
     closed = False
+    ended = False
 
     def __init__(self, head: bytes, stream: Any) -> None:
         self._head = head
@@ -97,7 +105,9 @@ class _Joined:
             head, self._head = self._head[:size], self._head[len(self._head[:size]) :]
             more = size - len(head) if size >= 0 else -1
             return head + (cast(bytes, self._stream.read(more)) if more else b"")
-        return cast(bytes, self._stream.read(size))
+        data = cast(bytes, self._stream.read(size))
+        self.ended = self.ended or not data
+        return data
 
     def close(self) -> None:
         """Do nothing; the stream is closed by who opened it."""

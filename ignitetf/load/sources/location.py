@@ -407,7 +407,8 @@ class ChainSource(Source):
         for source in self.sources[1:]:
             self._take_schema(source)
         for source in self.sources:
-            self.notes += source.notes
+            for text in source.notes:
+                self.note(text)
         known = [source.rows for source in self.sources]
         self.rows = None if None in known else sum(n or 0 for n in known)
         sizes = [source.nbytes for source in self.sources]

@@ -243,12 +243,16 @@ def field_of(name: str, values: Sequence[Any]) -> Field:
         return special
     try:
         shapes = [np.shape(v) for v in present]
-    except ValueError as error:
-        raise SchemaError(f"field {name!r}: a list whose parts differ in length") from error
+    except ValueError:
+        return _lists_field(name, present, nullable)
     # An empty list or array says nothing about the type of the others.
     telling = [v for v, s in zip(present, shapes, strict=True) if 0 not in s] or present
     kinds = set().union(*map(kinds_of, telling))
     dtype = common_dtype(name, kinds) if kinds else np.dtype(np.float64)
+    inner = {shape[1:] for shape in shapes if 0 not in shape}
+    nested = len(inner) > 1 or (dtype.kind in "US" and inner - {()})
+    if nested and all(isinstance(v, (list, tuple)) for v in present):
+        return _lists_field(name, present, nullable)
     shape = _common_shape(name, set(shapes))
     if dtype.kind in "US":
         if len(shape) > 1:
@@ -311,6 +315,17 @@ def _list_field(name: str, present: list[Any], nullable: bool) -> Field | None:
     item = field_of("item", items)
     code = LIST_OF.get(item.type, TypeCode.COLLECTION)
     return Field(name, code, item.dtype, (None,), nullable, (item,))
+
+
+def _lists_field(name: str, present: list[Any], nullable: bool) -> Field:
+    """Return the field of lists of lists whose lengths differ."""
+    items = [item for value in present for item in value]
+    if not all(isinstance(item, (list, tuple, np.ndarray)) for item in items):
+        raise SchemaError(
+            f"field {name!r}: a list of {_kinds(items)}", hint="let its parts be of one kind"
+        )
+    item = field_of("item", items)
+    return Field(name, TypeCode.COLLECTION, item.dtype, (None,), nullable, (item,))
 
 
 def _kinds(values: list[Any]) -> str:
