@@ -46,6 +46,8 @@ def demo(
     from ignitetf.demo import run_demo
 
     show(run_demo(settings, note, node, terminal_width(sys.stderr)), output)
+    if node is not None:
+        note(f"{len(node.addresses)} nodes still run; 'ignitetf node stop' ends them")
 
 
 def _listens(settings: Settings) -> bool:

@@ -29,7 +29,7 @@ def head(
     ] = None,
     output: OutputOption = "table",
 ) -> None:
-    """Print the first records, in the order in which training reads them.
+    """Print some records in the order in which training reads them: by partition, not by key.
 
     Example: ignitetf head MNIST_TRAIN -n 3
     """

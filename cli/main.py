@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "launch": ("ignitetf.cli.launch", "Run a script as one or several workers, to the end."),
     "verify": ("ignitetf.cli.verify", "Check rows, checksum, duplicates and images of a cache."),
     "split": ("ignitetf.cli.split", "Divide the rows of a data set into splits or folds."),
-    "head": ("ignitetf.cli.explore:head_app", "Print the first records of a cache."),
+    "head": ("ignitetf.cli.explore:head_app", "Print some records of a cache."),
     "stats": ("ignitetf.cli.explore:stats_app", "What the columns and partitions of a cache hold."),
     "preview": ("ignitetf.cli.explore:preview_app", "A contact sheet of a cache's images."),
     "query": ("ignitetf.cli.query", "Run SQL: one statement, a file, or an interactive prompt."),
