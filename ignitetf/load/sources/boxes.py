@@ -19,9 +19,10 @@ import numpy as np
 from ignitetf.errors import SourceError
 from ignitetf.load.sources.base import RUNNING_KEY, SPLIT, Source, keys_of
 from ignitetf.load.sources.filelist import FileList, read_groups, readable_name
-from ignitetf.load.sources.pictures import MAX_PIXELS, PictureError, check_picture, orientation
+from ignitetf.load.sources.pictures import MAX_PIXELS, check_picture
 from ignitetf.load.sources.values import column_of
 from ignitetf.load.sources.voc import ImageSize, VocError
+from ignitetf.pictures import PictureError, orientation
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Column, Dense, Runs

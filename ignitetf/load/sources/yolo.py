@@ -21,8 +21,9 @@ from ignitetf.load.sources.base import type_name
 from ignitetf.load.sources.boxes import BoxSource, Objects
 from ignitetf.load.sources.filelist import FileList, walk
 from ignitetf.load.sources.location import Location, Place, digest, locate, reading
-from ignitetf.load.sources.pictures import MAX_PIXELS, picture_suffixes
+from ignitetf.load.sources.pictures import MAX_PIXELS
 from ignitetf.load.sources.voc import VocError
+from ignitetf.pictures import picture_suffixes
 from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
 
