@@ -258,10 +258,12 @@ def _report(error: Exception) -> int:
 
 
 def _say(message: str, hint: str | None = None) -> None:
+    from ignitetf.cli.output import note
+
     for line in (message, f"hint: {hint}" if hint else ""):
         if line:
             text = line if "\n" in line and line.startswith("hint:") else " ".join(line.split())
-            print(text, file=sys.stderr)
+            note(text)
 
 
 def _errno(error: Exception) -> int | None:

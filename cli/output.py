@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Annotated, Any, Final, Literal
@@ -144,8 +145,16 @@ def terminal_width(out: IO[str]) -> int | None:
 
 
 def note(message: str) -> None:
-    """Print a message for the user to stderr."""
-    print(message, file=sys.stderr)
+    """Print a message for the user to stderr; on a terminal, lines end between words."""
+    width = terminal_width(sys.stderr)
+    for line in message.split("\n"):
+        fits = width is None or len(line) < width
+        text = (
+            line
+            if fits
+            else textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        )
+        print(text, file=sys.stderr)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ignitetf.cli.output import Output, as_rows, progress, show, unique
+from ignitetf.cli.output import Output, as_rows, note, progress, show, unique
 from ignitetf.cli.tables import CHUNK_ROWS, _folded, block_lines, record_lines, table_lines
 from ignitetf.cli.values import csv_values, json_texts, jsonable, text
 
@@ -299,6 +299,21 @@ def test_every_output_takes_a_record(output):
 
 def test_text_of_nested_values_is_json():
     assert text({"a": [1.5]}) == '{"a": [1.5]}'
+
+
+@pytest.mark.parametrize("width", [20, 60, 100])
+def test_messages_on_a_terminal_end_their_lines_between_words(monkeypatch, width):
+    message = (
+        "hint: 'ignitetf table describe NAME' shows the columns; in the prompt this is \\d NAME"
+    )
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("COLUMNS", str(width))
+    note(f"error: first\n{message}")
+    lines = screen.getvalue().splitlines()
+    assert lines[0] == "error: first"
+    assert " ".join(lines[1:]) == message
+    assert all(len(line) <= width for line in lines)
 
 
 def test_progress_is_silent_without_a_terminal(capsys):
