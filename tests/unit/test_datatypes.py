@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import shutil
 import subprocess
 import sys
@@ -114,12 +115,19 @@ def compared(function):
     return {node.attr for test in tests for node in ast.walk(test) if is_type(node)}
 
 
+@functools.cache
+def all_nodes():
+    paths = [path for package in PACKAGES for path in sorted(package.rglob("*.py"))]
+    return [
+        (path.relative_to(ROOT).as_posix(), node)
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Dict, ast.Set, ast.List, ast.Tuple, ast.FunctionDef))
+    ]
+
+
 def nodes(kind):
-    for package in PACKAGES:
-        for path in sorted(package.rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, kind):
-                    yield path.relative_to(ROOT).as_posix(), node
+    return [(name, node) for name, node in all_nodes() if isinstance(node, kind)]
 
 
 def test_types_are_listed_in_their_rows_only():
