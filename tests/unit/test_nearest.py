@@ -152,7 +152,7 @@ def test_an_iteration_has_ended_only_after_its_last_row(monkeypatch):
 def test_what_nodes_delivered_adds_up_by_place():
     before = usage.snapshot()
     for node, place in (("a:1", "host"), ("b:1", "elsewhere"), ("c:1", "elsewhere")):
-        usage.add_read(Origin(node, place), 10, 1000)
+        usage.add_read("COUNTED", Origin(node, place), 10, 1000)
     after = usage.snapshot()
     assert (after.rows - before.rows, after.nbytes - before.nbytes) == (30, 3000)
     assert after.rows == sum(one.rows for one in after.places.values())
