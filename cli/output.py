@@ -148,12 +148,9 @@ def note(message: str) -> None:
     """Print a message for the user to stderr; on a terminal, lines end between words."""
     width = terminal_width(sys.stderr)
     for line in message.split("\n"):
-        fits = width is None or len(line) < width
-        text = (
-            line
-            if fits
-            else textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-        )
+        text = line
+        if width is not None and len(line) >= width:
+            text = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
         print(text, file=sys.stderr)
 
 
