@@ -10,8 +10,15 @@ pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.node
 ROOT = Path(__file__).resolve().parents[2]
 # In this order: the later ones use the photos of the first.
-PAGES = ("tutorial", "operations", "migration", "faq", "packing")
-MADE = ("PHOTOS", "MOVED", "NULLS", "TOKENIZED")
+PAGES = (
+    *("tutorial", "operations", "migration", "faq", "packing"),
+    *("sources", "training", "watching"),
+)
+MADE = (
+    *("PHOTOS", "MOVED", "NULLS", "TOKENIZED"),
+    *("PETS", "STREETS", "STREETS_ANNOTATIONS", "ARRAYS", "PEOPLE", "MEASURES", "EXAMPLES"),
+    *("SAMPLES", "LETTERS", "TALL", "FRAME", "WATCHED"),
+)
 
 
 def text_of(name):
