@@ -11,7 +11,7 @@ pytestmark = pytest.mark.node
 ROOT = Path(__file__).resolve().parents[2]
 # In this order: the later ones use the photos of the first.
 PAGES = (
-    *("tutorial", "operations", "migration", "faq", "packing"),
+    *("tutorial", "migration", "faq", "packing"),
     *("sources", "training", "watching"),
 )
 MADE = (
