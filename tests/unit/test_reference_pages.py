@@ -40,9 +40,9 @@ def names_read(tree):
     """Yield the expression of each variable that a module reads from its environment."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-            if is_environment(node.func.value) and node.func.attr in ("get", "pop", "setdefault"):
-                yield node.args[0]
-            elif ast.unparse(node.func) == "os.getenv":
+            if (
+                is_environment(node.func.value) and node.func.attr in ("get", "pop", "setdefault")
+            ) or ast.unparse(node.func) == "os.getenv":
                 yield node.args[0]
         elif isinstance(node, ast.Subscript) and is_environment(node.value):
             yield node.slice
