@@ -29,6 +29,7 @@ from ignitetf.errors import (
     CacheExists,
     CacheNotFound,
     ConfigError,
+    ConnectError,
     DataChanged,
     IgniteTFError,
     SchemaError,
@@ -405,11 +406,20 @@ class Run:
         )
         if keys:
             listed = ", ".join(map(str, keys))
-            self.client.sql(f"DELETE FROM {self.table(name)} WHERE ID IN ({listed})").close()
+            self.repeatable(f"DELETE FROM {self.table(name)} WHERE ID IN ({listed})")
             for key in keys:
                 del known.rows[key]
             known.keys_written = True
         return len(keys)
+
+    def repeatable(self, statement):
+        """Run a statement; once more if a killed node leaves it open whether it was executed."""
+        try:
+            self.client.sql(statement).close()
+        except ConnectError:
+            if self.nodes is None:
+                raise
+            self.client.sql(statement).close()
 
     # Epochs
 
