@@ -44,7 +44,9 @@ _STORAGE: Final = (
     "samples",
 )
 
-app = typer.Typer(help="Measure rates beside the limit of the machine.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure rates, compared with the limit of the machine.", no_args_is_help=True
+)
 
 
 class ReadProfile(StrEnum):
@@ -71,7 +73,7 @@ class WriteProfile(StrEnum):
 
 @app.callback()
 def bench() -> None:
-    """Measure rates beside the limit of the machine."""
+    """Measure rates, compared with the limit of the machine."""
 
 
 @app.command()
@@ -86,7 +88,7 @@ def read(
             " [default: mnist, 1mb]."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Times each way is run.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each way is measured.")] = 5,
     partitions: Annotated[
         list[int] | None,
         typer.Option(
@@ -95,7 +97,7 @@ def read(
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Number of rows, instead of the profile's own."),
+        typer.Option(min=1, metavar="N", help="Number of rows [default: by the kind of rows]."),
     ] = None,
     way: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this way to read; repeatable.")
@@ -114,7 +116,9 @@ def read(
     ] = None,
     output: OutputOption = "table",
 ) -> None:
-    """Read the same rows in every way, in turn; `ratio` is relative to a bare socket.
+    """Measure each way to read, relative to a bare socket.
+
+    All ways read the same rows, in turn. `ratio` is the rate relative to a bare socket.
 
     `ratio` compares with a socket that requests page by page, `ratio_ahead` with one that requests
     ahead. `wait`, `receive`, `decode` and `hand_over` are shares of the time; they overlap.
@@ -209,11 +213,13 @@ def write(
         list[WriteProfile] | None,
         typer.Option(help="mnist (784 bytes), 1mb, png (files); repeatable [default: all]."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Times each way is run.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each way is measured.")] = 5,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the cache.")] = 8,
     output: OutputOption = "table",
 ) -> None:
-    """Write the same rows in every way, in turn, beside requests encoded in advance.
+    """Measure each way to write, relative to encoded requests.
+
+    All ways write the same rows, in turn. The reference sends requests encoded in advance.
 
     Example: ignitetf bench write --rows mnist --output json
     """
@@ -233,11 +239,13 @@ def write(
 def fs(
     connect: Connect,
     size: Annotated[int, typer.Option(min=8, help="Size of the file in MiB.")] = 256,
-    rounds: Annotated[int, typer.Option(min=1, help="Times each way is run.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each way is measured.")] = 3,
     files: Annotated[int, typer.Option(min=1, help="Files in the directory listed.")] = 10_000,
     output: OutputOption = "table",
 ) -> None:
-    """Write and read a file in igfs:// beside bare requests with the same chunks; MB/s.
+    """Measure files in igfs:// in MB/s, relative to requests.
+
+    The reference sends bare requests with the same chunks.
 
     Example: ignitetf bench fs --size 256 --output json
     """
@@ -263,7 +271,9 @@ def storage(
     ] = 5.0,
     output: OutputOption = "table",
 ) -> None:
-    """Find how many accelerators this cluster keeps busy, beside TFRecord files in memory.
+    """Find how many accelerators this cluster keeps busy.
+
+    The reference reads TFRecord files in memory.
 
     An accelerator is a thread that takes a batch and sleeps for a step. One process feeds 1, 2, 4
     ... of them. `accelerators` is the most that were at work for the needed share of their time.

@@ -38,10 +38,11 @@ def create(
     partitions: PartitionsOption = None,
     backups: BackupsOption = 0,
     mode: Annotated[
-        Mode, typer.Option(case_sensitive=False, help="Spread over the nodes, or all on each.")
+        Mode,
+        typer.Option(case_sensitive=False, help="Divided among the nodes, or a full copy on each."),
     ] = "partitioned",
     atomicity: Annotated[
-        Atomicity, typer.Option(case_sensitive=False, help="With transactions or without.")
+        Atomicity, typer.Option(case_sensitive=False, help="Atomic operations, or transactions.")
     ] = "atomic",
     output: OutputOption = "table",
 ) -> None:
@@ -76,7 +77,7 @@ def list_(connect: Connect, output: OutputOption = "table") -> None:
 @app.command()
 @connected
 def describe(connect: Connect, name: NameArgument, output: OutputOption = "table") -> None:
-    """Show how a cache stores its data, and its fields and their types.
+    """Show how a cache stores its data, its fields and types.
 
     Example: ignitetf cache describe MNIST_TRAIN
     """
@@ -125,7 +126,7 @@ def drop(
     name: NameArgument,
     yes: Yes = False,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="No error where there is none.")
+        bool, typer.Option("--if-exists", help="Do nothing if the cache does not exist.")
     ] = False,
     output: OutputOption = "table",
 ) -> None:
@@ -146,4 +147,4 @@ def drop(
             return
         confirm(f"Remove {name} with its {entries} entries?", yes)
         drop_cache(client, name)
-    say(f"cache {name} is gone", {"cache": cache, "removed_entries": entries}, output)
+    say(f"cache {name} was removed", {"cache": cache, "removed_entries": entries}, output)

@@ -17,16 +17,14 @@ if TYPE_CHECKING:
     from ignitetf.fs.store import Store
     from ignitetf.fs.sync import SyncReport
 
-app = typer.Typer(
-    help="Checkpoints: push, pull, list, prune, watch; needs no TensorFlow.", no_args_is_help=True
-)
+app = typer.Typer(help="Push, pull, list, prune and watch checkpoints.", no_args_is_help=True)
 
 LocalArgument = Annotated[Path, typer.Argument(help="Local directory.", show_default=False)]
 RemoteArgument = Annotated[
     str, typer.Argument(help="Remote directory, igfs:///path.", show_default=False)
 ]
 Delete = Annotated[
-    bool, typer.Option("--delete", help="Remove remote files that are not here any more.")
+    bool, typer.Option("--delete", help="Remove remote files that no longer exist locally.")
 ]
 _NAMED = 5  # number of unknown files that a note lists by name
 _COLUMNS = ("name", "complete", "latest", "bytes", "files", "modified")
@@ -42,7 +40,7 @@ def push(
     fs_name: NameOption = DEFAULT,
     output: OutputOption = "table",
 ) -> None:
-    """Copy what changed into the cluster, the state file last.
+    """Copy changed files into the cluster, the state file last.
 
     The files of a checkpoint appear there at the same moment. An incomplete checkpoint is not
     copied: the command prints what is missing, and exits with code 1.
@@ -66,7 +64,7 @@ def pull(
     fs_name: NameOption = DEFAULT,
     output: OutputOption = "table",
 ) -> None:
-    """Copy what changed from the cluster, the state file last.
+    """Copy changed files from the cluster, the state file last.
 
     A checkpoint that is incomplete there is not copied: the command prints what is missing, and
     exits with code 1.
@@ -119,12 +117,14 @@ def list_(
 def prune(
     connect: Connect,
     remote: RemoteArgument,
-    keep: Annotated[int, typer.Option(min=1, help="How many of the newest stay.")],
+    keep: Annotated[int, typer.Option(min=1, help="Number of newest checkpoints to keep.")],
     yes: Yes = False,
     fs_name: NameOption = DEFAULT,
     output: OutputOption = "table",
 ) -> None:
-    """Remove all but the newest checkpoints; the state file drops them first.
+    """Remove all but the newest checkpoints.
+
+    They are first removed from the state file.
 
     Example: ignitetf checkpoint prune igfs:///run1 --keep 3
     """
@@ -143,14 +143,16 @@ def watch(
     connect: Connect,
     local: LocalArgument,
     remote: RemoteArgument,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 2.0,
     delete: Delete = False,
     keep: Annotated[
-        int | None, typer.Option(min=1, help="Keep only so many checkpoints there.")
+        int | None, typer.Option(min=1, help="Keep only this many remote checkpoints.")
     ] = None,
     fs_name: NameOption = DEFAULT,
 ) -> None:
-    """Push whatever a training run writes until Ctrl-C or SIGTERM, then once more.
+    """Push new checkpoints until Ctrl-C or SIGTERM.
+
+    At the end they are pushed once more.
 
     A checkpoint is pushed once it is complete. Exit code 1 means that one never was.
 
@@ -192,7 +194,7 @@ def _say(name: str, size: int) -> None:
 def _say_push(report: SyncReport) -> None:
     note(f"pushed {len(report.copied)} files, {report.size_bytes:,} bytes")
     for one in report.incomplete:
-        note(f"waits until it is whole: {one}")
+        note(f"not pushed until it is complete: {one}")
 
 
 def _say_rest(report: SyncReport, what: str) -> None:
@@ -205,10 +207,10 @@ def _say_rest(report: SyncReport, what: str) -> None:
         some = ", ".join(sorted(report.unknown)[:_NAMED])
         more = ", ..." if len(report.unknown) > _NAMED else ""
         note(
-            f"{len(report.unknown)} files are of no kind of checkpoint that is known, and were "
-            f"copied as they are: {some}{more}"
+            f"{len(report.unknown)} files have an unknown format and were copied unchecked: "
+            f"{some}{more}"
         )
     if report.incomplete:
         for one in report.incomplete:
-            note(f"error: {what}, not whole: {one}")
+            note(f"error: {what}, incomplete: {one}")
         raise typer.Exit(1)

@@ -13,7 +13,9 @@ app = typer.Typer()
 @app.command()
 @connected
 def config(connect: Connect, output: OutputOption = "table") -> None:
-    """Show the settings in force and where each comes from; a secret shows only whether it is set.
+    """Show the settings in force and where each comes from.
+
+    A secret is shown only as set or not set.
 
     Example: ignitetf config --output json
     """

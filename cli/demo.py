@@ -27,7 +27,9 @@ def demo(
         int, typer.Option(help="First port of the nodes, when they have to be started.")
     ] = 10800,
 ) -> None:
-    """Load digits, look at them, train, lose a node, resume, save and restore: in a minute.
+    """Load digits, train, lose a node, resume and restore.
+
+    It takes about a minute.
 
     If no node runs here and none is named, two are started, one of which is killed during the
     training. A node that was there already is left alone.

@@ -13,7 +13,7 @@ app = typer.Typer()
 @app.command()
 @connected
 def doctor(connect: Connect, output: OutputOption = "table") -> None:
-    """Show what is wrong and what to do about it, versions, and what trains on several workers.
+    """Show problems and fixes, versions, and what can train.
 
     The exit code is 1 if a finding is an error. With --output json one object has three
     tables, `findings`, `versions` and `combinations`; CSV has the findings only.

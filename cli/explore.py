@@ -10,9 +10,9 @@ import typer
 from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import NESTED, OutputOption, note, progress, show
 
-head_app = typer.Typer(help="The first records of a cache.")
-stats_app = typer.Typer(help="What the columns of a cache hold.")
-preview_app = typer.Typer(help="A contact sheet of a cache's images.")
+head_app = typer.Typer(help="Print the first records of a cache.")
+stats_app = typer.Typer(help="Print statistics of a cache's columns.")
+preview_app = typer.Typer(help="Draw a contact sheet of a cache's images.")
 
 _SHOWN_ELEMENTS = 8
 _CacheArgument = Annotated[str, typer.Argument(help="Name of the cache, data set or table.")]
@@ -63,7 +63,9 @@ def _brief(value: Any) -> Any:
 @stats_app.command("stats")
 @connected
 def stats(connect: Connect, cache: _CacheArgument, output: OutputOption = "table") -> None:
-    """Print rows, rows per partition, and each column's range, mean, nulls and values.
+    """Print rows, partitions, and statistics of each column.
+
+    Statistics are the range, the mean, and the numbers of nulls and values.
 
     Example: ignitetf stats MNIST_TRAIN --output json
     """
@@ -104,7 +106,9 @@ def preview(
     cache: _CacheArgument,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE.png", help="Write the sheet here, do not draw it."),
+        typer.Option(
+            "--out", metavar="FILE.png", help="Write the sheet to this file; do not draw it."
+        ),
     ] = None,
     field: Annotated[
         str | None, typer.Option(metavar="NAME", help="Field of the images [default: the first].")
@@ -113,11 +117,13 @@ def preview(
     where: Annotated[
         str | None, typer.Option(metavar="CONDITION", help="Only rows of this SQL condition.")
     ] = None,
-    columns: Annotated[int, typer.Option(min=1, help="Images side by side.")] = 8,
+    columns: Annotated[int, typer.Option(min=1, help="Images per row.")] = 8,
     size: Annotated[int, typer.Option(min=8, max=1024, help="Pixels of each image.")] = 96,
     output: OutputOption = "table",
 ) -> None:
-    """Draw images with their labels, as many of each class, in the terminal or as a PNG.
+    """Draw images with their labels, in the terminal or as PNG.
+
+    Each class has equally many images, as far as possible.
 
     Example: ignitetf preview MNIST_TRAIN --where "LABEL < 3" --out sheet.png
     """
@@ -128,7 +134,7 @@ def preview(
     from ignitetf.explore.preview import contact_sheet
 
     if out is None and not sys.stdout.isatty():
-        raise ConfigError("the output is not a terminal to draw in", hint="write a file with --out")
+        raise ConfigError("the output is not a terminal", hint="write a file with --out")
     if out is not None and out.suffix.lower() != ".png":
         raise ConfigError(f"{out}: the sheet is a PNG", hint="name a file that ends in .png")
     with connect() as client:

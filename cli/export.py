@@ -37,14 +37,17 @@ def export(
         str | None, typer.Option(metavar="NAME", help="Only the rows of a split.")
     ] = None,
     shards: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Files; more than one are in the folder TARGET.")
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Number of files; several are written into the folder TARGET."
+        ),
     ] = 1,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a file, or a folder of an export.")
     ] = False,
     output: OutputOption = "table",
 ) -> None:
-    """Write a data set as image files in folders, TFRecord, Parquet or WebDataset shards.
+    """Write a data set as folders, TFRecord, Parquet or shards.
 
     The report has the command that loads the files again as what they were.
 

@@ -53,7 +53,7 @@ def form_of(path: Path | None, wanted: QueryOutput | None = None) -> QueryOutput
     if (form := _FORMS.get(suffix)) is None:
         raise ConfigError(
             f"{path.name}: files {suffix} are not written",
-            hint=f"name it {', '.join(name for name in _FORMS if name)}, or say its form: --output csv",
+            hint=f"name it {', '.join(name for name in _FORMS if name)}, or set the format: --output csv",
         )
     return form
 

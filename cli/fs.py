@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ignitetf.fs.records import Entry
     from ignitetf.fs.store import Store
 
-app = typer.Typer(help="Files in the cluster: igfs:// paths.", no_args_is_help=True)
+app = typer.Typer(help="Manage files in the cluster (igfs:// paths).", no_args_is_help=True)
 
 
 @app.command("ls")
@@ -44,7 +44,7 @@ def list_(
     connect: Connect,
     path: Annotated[str, typer.Argument(help="Remote path or glob.")] = "/",
     recursive: Recursive = False,
-    long: Annotated[bool, typer.Option("--long", "-l", help="Size and time, too.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Show size and time too.")] = False,
     fs_name: NameOption = DEFAULT,
     output: OutputOption = "table",
 ) -> None:
@@ -90,7 +90,9 @@ def put(
     recursive: Recursive = False,
     fs_name: NameOption = DEFAULT,
 ) -> None:
-    """Copy local files into the cluster; if the target is a directory, there may be several.
+    """Copy local files into the cluster.
+
+    Several files can be copied if the target is a directory.
 
     Example: ignitetf fs put -r runs/1 igfs:///runs/1
     """
@@ -117,7 +119,9 @@ def get(
     recursive: Recursive = False,
     fs_name: NameOption = DEFAULT,
 ) -> None:
-    """Copy files from the cluster; if the target is a directory, there may be several.
+    """Copy files from the cluster.
+
+    Several files can be copied if the target is a directory.
 
     Example: ignitetf fs get 'igfs:///runs/1/*.csv' tables/
     """
@@ -215,7 +219,8 @@ def mkdir(
     connect: Connect,
     path: RemoteArgument,
     parents: Annotated[
-        bool, typer.Option("--parents", "-p", help="Those on the way too; be content with all.")
+        bool,
+        typer.Option("--parents", "-p", help="Create parent directories; no error if it exists."),
     ] = False,
     fs_name: NameOption = DEFAULT,
 ) -> None:
@@ -235,7 +240,7 @@ def du(
     fs_name: NameOption = DEFAULT,
     output: OutputOption = "table",
 ) -> None:
-    """Show bytes and files below each entry of a directory, and the total.
+    """Show bytes and number of files below each entry.
 
     Example: ignitetf fs du igfs:///runs
     """
@@ -284,18 +289,18 @@ def stat(
 def check(
     connect: Connect,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Put right what is wrong; remove what is left over.")
+        bool, typer.Option("--repair", help="Repair what is inconsistent; remove what is unused.")
     ] = False,
     read: Annotated[
         bool, typer.Option("--read", help="Read every file and compare checksums.")
     ] = False,
     wait: Annotated[
-        bool, typer.Option(help="With --repair: wait until leases of silent writers run out.")
+        bool, typer.Option(help="With --repair: wait until leases of dead writers expire.")
     ] = True,
     fs_name: NameOption = DEFAULT,
     output: OutputOption = "table",
 ) -> None:
-    """Check that the file system is consistent; exit code 1 if it is not.
+    """Check the file system; exit code 1 if it is inconsistent.
 
     Example: ignitetf fs check --repair
     """

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ignitetf.jobs.record import Job, WorkerStatus
     from ignitetf.net.client import Client
 
-ps_app = typer.Typer(help="Training jobs.")
-describe_app = typer.Typer(help="A training job and its workers.")
-attach_app = typer.Typer(help="Output and progress of a training job, live.")
-logs_app = typer.Typer(help="The output of a training job.")
+ps_app = typer.Typer(help="List training jobs.")
+describe_app = typer.Typer(help="Describe a training job and its workers.")
+attach_app = typer.Typer(help="Follow the output and progress of a training job.")
+logs_app = typer.Typer(help="Print the output of a training job.")
 stop_app = typer.Typer(help="End a training job.")
 
 _RECENT = 20
@@ -39,7 +39,7 @@ _COLUMNS = (
     "host",
 )
 _JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Its id, or how that begins.", show_default=False)
+    str, typer.Argument(metavar="JOB", help="Job id, or the beginning of one.", show_default=False)
 ]
 
 
@@ -91,7 +91,9 @@ def _brief(job: Job) -> dict[str, Any]:
 @describe_app.command("describe")
 @connected
 def describe(connect: Connect, job: _JobArgument, output: OutputOption = "table") -> None:
-    """Print the record of a job, and of each worker: rows/s, wait for data, what it read.
+    """Print the record of a job and the rates of its workers.
+
+    For each worker: rows/s, the wait for data, and what it read.
 
     Example: ignitetf describe train-3f2a --output json
     """
@@ -147,7 +149,9 @@ def _worker_row(worker: WorkerStatus, alive: bool) -> dict[str, Any]:
 @attach_app.command("attach")
 @connected
 def attach(connect: Connect, job: _JobArgument, output: OutputOption = "table") -> None:
-    """Follow a job to its end, and end with its exit code; Ctrl-C leaves it running.
+    """Follow a job to its end; Ctrl-C leaves it running.
+
+    The exit code is that of the job.
 
     Example: ignitetf attach train-3f2a
     """
@@ -253,14 +257,16 @@ def logs(
         typer.Option("--worker", "-w", metavar="I", help="Only this one: 0, 'ps 0', chief."),
     ] = None,
     attempt: Annotated[
-        int | None, typer.Option(min=1, metavar="K", help="Only this start of the group.")
+        int | None, typer.Option(min=1, metavar="K", help="Only this attempt.")
     ] = None,
     follow_it: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job ends.")
+        bool, typer.Option("--follow", "-f", help="Follow the output until the job ends.")
     ] = False,
     output: OutputOption = "table",
 ) -> None:
-    """Print what the workers of a job wrote; as JSON, an object a line.
+    """Print the output of a job's workers.
+
+    As JSON, each line is an object.
 
     Example: ignitetf logs train-3f2a --worker 1
     """
@@ -294,14 +300,16 @@ def stop(
     job: _JobArgument,
     wait: Annotated[
         float,
-        typer.Option("--wait", min=0, help="How long to wait for its end.", metavar="SECONDS"),
+        typer.Option(
+            "--wait", min=0, help="How long to wait until it has ended.", metavar="SECONDS"
+        ),
     ] = 60.0,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Also forget it, with its output.")
+        bool, typer.Option("--remove", help="Also delete its record and output.")
     ] = False,
     output: OutputOption = "table",
 ) -> None:
-    """Ask the launcher of a job to end it, and wait until it has.
+    """Stop a job, and wait until it has ended.
 
     Example: ignitetf stop train-3f2a
     """
@@ -321,7 +329,7 @@ def stop(
                 hint="it ends when its workers do; see 'ignitetf describe'",
             )
         if found.state == "dead":
-            cause = found.cause or "its launcher went without a word"
+            cause = found.cause or "its launcher ended without reporting"
             found = jobs.update(found.id, state="failed", cause=cause, ended=utc_now())
         note(_ending(found))
         if output != "table":

@@ -25,17 +25,15 @@ Keras = Literal["as-is", "repair", "legacy"]
 @connected
 def launch(
     connect: Connect,
-    script: Annotated[str, typer.Argument(help="The script.", show_default=False)],
+    script: Annotated[str, typer.Argument(help="Script to run.", show_default=False)],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="Its arguments.", show_default=False),
+        typer.Argument(metavar="[ARGS]...", help="Arguments of the script.", show_default=False),
     ] = None,
     workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Workers.")] = 1,
     parameter_servers: Annotated[
         int,
-        typer.Option(
-            "--ps", min=0, help="Parameter servers; with them there is also a chief.", metavar="K"
-        ),
+        typer.Option("--ps", min=0, help="Number of parameter servers; adds a chief.", metavar="K"),
     ] = 0,
     data: Annotated[
         str | None,
@@ -45,14 +43,17 @@ def launch(
         Engine, typer.Option("--engine", help="Where the workers run.")
     ] = "local",
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return when the job has begun; it goes on.")
+        bool, typer.Option("--detach", help="Return when the job has started.")
     ] = False,
     restarts: Annotated[
-        int, typer.Option(min=0, help="Start the group again after so many failures.", metavar="R")
+        int,
+        typer.Option(min=0, help="How often to restart the group after a failure.", metavar="R"),
     ] = 0,
     elastic: Annotated[
         str | None,
-        typer.Option(help="Start it again with the workers that are left.", metavar="MIN:MAX"),
+        typer.Option(
+            help="Restart with the workers that are left, within these limits.", metavar="MIN:MAX"
+        ),
     ] = None,
     start_timeout: Annotated[
         float,
@@ -68,7 +69,7 @@ def launch(
     ] = 3600.0,
     grace: Annotated[
         float,
-        typer.Option(min=0, help="Time to end in before it is forced.", metavar="SECONDS"),
+        typer.Option(min=0, help="Time to end by itself before it is killed.", metavar="SECONDS"),
     ] = 10.0,
     keras: Annotated[
         Keras, typer.Option(help="Repair Keras 3 for several workers, take Keras 2, or neither.")
@@ -78,11 +79,11 @@ def launch(
     ] = f"ignitetf:{ignitetf.__version__}",
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print what would run, and start nothing."),
+        typer.Option("--dry-run", help="Print what would run; start nothing."),
     ] = False,
     output: OutputOption = "table",
 ) -> None:
-    """Run a script as one or several workers, each with its place in the group and in the data.
+    """Run a script as one or several workers.
 
     Options of the script come after its name.
 

@@ -59,9 +59,7 @@ SHARED = (
         ),
         None,
     ),
-    parameter(
-        "if_exists", IfExists, typer.Option(help="What to do with a cache that is there."), "error"
-    ),
+    parameter("if_exists", IfExists, typer.Option(help="What to do if the cache exists."), "error"),
     parameter(
         "layout", Layout, typer.Option(help="An entry is a row, or a block of many rows."), "rows"
     ),

@@ -17,9 +17,9 @@ from ignitetf.cli.interrupts import end_at_request
 __all__ = ["COMMANDS", "app", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("ignitetf.cli.demo", "From nothing to a trained model, in one command."),
-    "node": ("ignitetf.cli.node", "Start, stop and look at embedded nodes."),
-    "profile": ("ignitetf.cli.profile", "Named settings of connections: add, ls, rm."),
+    "demo": ("ignitetf.cli.demo", "Start nodes, load a data set and train, in one command."),
+    "node": ("ignitetf.cli.node", "Start, stop and inspect embedded nodes."),
+    "profile": ("ignitetf.cli.profile", "Add, list and remove named connection settings."),
     "table": ("ignitetf.cli.table", "Create, list, describe and drop SQL tables."),
     "cache": ("ignitetf.cli.cache", "Create, list, describe, clear and drop caches."),
     "load": ("ignitetf.cli.load", "Load a data set into a cache."),
@@ -28,20 +28,26 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("ignitetf.cli.verify", "Check rows, checksum, duplicates and images of a cache."),
     "split": ("ignitetf.cli.split", "Divide the rows of a data set into splits or folds."),
     "head": ("ignitetf.cli.explore:head_app", "Print some records of a cache."),
-    "stats": ("ignitetf.cli.explore:stats_app", "What the columns and partitions of a cache hold."),
-    "preview": ("ignitetf.cli.explore:preview_app", "A contact sheet of a cache's images."),
+    "stats": (
+        "ignitetf.cli.explore:stats_app",
+        "Print statistics of a cache's columns and partitions.",
+    ),
+    "preview": ("ignitetf.cli.explore:preview_app", "Draw a contact sheet of a cache's images."),
     "query": ("ignitetf.cli.query", "Run SQL: one statement, a file, or an interactive prompt."),
-    "ui": ("ignitetf.cli.ui", "Data sets, images, SQL, jobs, files and nodes in a web browser."),
+    "ui": ("ignitetf.cli.ui", "Show data sets, SQL, jobs, files and nodes in a browser."),
     "ps": ("ignitetf.cli.jobs:ps_app", "List training jobs."),
-    "describe": ("ignitetf.cli.jobs:describe_app", "A training job, its workers and their rates."),
+    "describe": (
+        "ignitetf.cli.jobs:describe_app",
+        "Describe a training job and the rates of its workers.",
+    ),
     "attach": ("ignitetf.cli.jobs:attach_app", "Follow a training job to its end."),
-    "logs": ("ignitetf.cli.jobs:logs_app", "The output of a training job's workers."),
+    "logs": ("ignitetf.cli.jobs:logs_app", "Print the output of a training job's workers."),
     "stop": ("ignitetf.cli.jobs:stop_app", "End a training job."),
-    "fs": ("ignitetf.cli.fs", "Files in the cluster: ls, cat, put, get, cp, mv, rm, du, check."),
+    "fs": ("ignitetf.cli.fs", "Manage files in the cluster: ls, cat, put, get, cp, rm."),
     "checkpoint": ("ignitetf.cli.checkpoint", "Push, pull, list, prune and watch checkpoints."),
-    "bench": ("ignitetf.cli.bench", "Measure rates beside the limit of the machine."),
-    "plan": ("ignitetf.cli.plan", "How large a cluster a training needs, and why."),
-    "doctor": ("ignitetf.cli.doctor", "Versions, what is missing, and what works together."),
+    "bench": ("ignitetf.cli.bench", "Measure rates, compared with the limit of the machine."),
+    "plan": ("ignitetf.cli.plan", "Estimate the cluster size that a training needs."),
+    "doctor": ("ignitetf.cli.doctor", "Show versions, missing packages and what works together."),
     "config": ("ignitetf.cli.config", "Show the settings in force and where each comes from."),
 }
 

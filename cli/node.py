@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ignitetf.node.jars import Progress
     from ignitetf.node.security import Security
 
-app = typer.Typer(help="Start, stop and look at embedded nodes.", no_args_is_help=True)
+app = typer.Typer(help="Start, stop and inspect embedded nodes.", no_args_is_help=True)
 
-user_app = typer.Typer(help="Users of a secured node.", no_args_is_help=True)
+user_app = typer.Typer(help="Manage the users of a secured node.", no_args_is_help=True)
 app.add_typer(user_app, name="user")
 
 _LISTED = ("name", "state", "address", "nodes", "persist", "secure", "started")
@@ -42,7 +42,7 @@ def start(
         str | None,
         typer.Option(metavar="SIZE", help="Memory for the data of each member [default: 2g]."),
     ] = None,
-    persist: Annotated[bool, typer.Option("--persist", help="Keep the data on disk.")] = False,
+    persist: Annotated[bool, typer.Option("--persist", help="Store the data on disk.")] = False,
     secure: Annotated[
         bool,
         typer.Option(
@@ -53,19 +53,21 @@ def start(
     template_partitions: Annotated[
         list[int] | None,
         typer.Option(
-            metavar="N", help="A partition count for caches beside 1, 2, 4 ... 1024; repeatable."
+            metavar="N",
+            help="Additional partition count for caches, besides 1, 2, 4 ... 1024; repeatable.",
         ),
     ] = None,
     data_center: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Where the members stand: one name, or one for each; repeatable."
+            metavar="NAME",
+            help="Data center of the members: one name, or one per member; repeatable.",
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Limit for the start.")] = 120,
     jars: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder with the jars; nothing is fetched then."),
+        typer.Option(metavar="DIR", help="Folder with the jars, instead of a download."),
     ] = None,
     output: OutputOption = "table",
 ) -> None:
@@ -143,7 +145,9 @@ def status(
 
 @app.command("ls")
 def list_(output: OutputOption = "table") -> None:
-    """List the nodes of this machine that run or keep data; --node NAME connects to one.
+    """List this machine's nodes; --node NAME connects to one.
+
+    A stopped node is listed if it keeps data on disk.
 
     Example: ignitetf node ls
     """
@@ -158,12 +162,15 @@ def logs(
     name: NameOption = "default",
     lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Lines of each log.")] = 50,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with each new line, until Ctrl-C.")
+        bool,
+        typer.Option("--follow", "-f", help="Print new lines as they are written, until Ctrl-C."),
     ] = False,
     member: Annotated[int, typer.Option(min=1, help="Which member to follow, counted from 1.")] = 1,
     output: OutputOption = "table",
 ) -> None:
-    """Print the last lines of a node's logs, even if it has ended; as JSON, an object a line.
+    """Print the last lines of a node's logs.
+
+    They are kept after the node has ended. As JSON, each line is an object.
 
     Example: ignitetf node logs -n 100 --follow
     """
@@ -199,7 +206,7 @@ def config(
     member: Annotated[int, typer.Option(min=1, help="Which member, counted from 1.")] = 1,
     output: OutputOption = "table",
 ) -> None:
-    """Print the Spring XML of a running node, with *** for passwords.
+    """Print a node's Spring XML, with *** for passwords.
 
     Example: ignitetf node config > node.xml
     """
@@ -223,7 +230,7 @@ def config(
 
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
 PasswordFileOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="File with the password; else it is asked for.")
+    Path | None, typer.Option(metavar="FILE", help="File with the password [default: a prompt].")
 ]
 
 

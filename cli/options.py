@@ -203,7 +203,7 @@ PartitionsOption = Annotated[
 BackupsOption = Annotated[
     int, typer.Option("--backups", min=0, metavar="N", help="Copies of each partition.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def confirm(question: str, yes: bool) -> None:

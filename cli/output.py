@@ -55,7 +55,7 @@ NESTED: Final[frozenset[str]] = frozenset({"json"})
 
 
 OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", help="Form of the data; dates are ISO, bytes base64.")
+    Output, typer.Option("--output", "-o", help="Output format; dates are ISO, bytes base64.")
 ]
 
 

@@ -28,7 +28,7 @@ def plan(
     ],
     workload: WorkloadOption = StorageWorkload.RESNET50,
     nodes: Annotated[
-        int | None, typer.Option(min=1, max=10_000, metavar="N", help="Nodes that there are.")
+        int | None, typer.Option(min=1, max=10_000, metavar="N", help="Number of existing nodes.")
     ] = None,
     network_gbit: Annotated[
         float, typer.Option(min=0.01, help="Link of each host, in Gbit/s.")
@@ -45,11 +45,13 @@ def plan(
     ] = None,
     measure: Annotated[
         bool,
-        typer.Option(help="Measure a running node, in a cache of its own for some seconds."),
+        typer.Option(help="Measure a running node for some seconds, in a temporary cache."),
     ] = True,
     output: OutputOption = "table",
 ) -> None:
-    """Say nodes, partitions, copies, workers, readers and memory for a training.
+    """Estimate nodes, partitions and memory for a training.
+
+    It also gives copies, workers and readers.
 
     Times of a page are measured on the running node, if there is one and it has room; they are
     assumed otherwise. JSON has the plan, the times and the rules in one object.
@@ -99,8 +101,8 @@ def _measured(connect: Connect, workload: Workload) -> ServiceTimes | None:
             note("measuring the running node")
             times = measure_times(client, workload)
     except ConnectError as error:
-        note(f"nothing is measured: {error.message}")
+        note(f"not measured: {error.message}")
         return None
     if times is None:
-        note("nothing is measured: the node has too little free memory")
+        note("not measured: the node has too little free memory")
     return times

@@ -12,7 +12,7 @@ from ignitetf.cli.options import Connect, connected
 from ignitetf.cli.output import OutputOption, say, show
 from ignitetf.errors import ConfigError
 
-app = typer.Typer(help="Named settings of connections: add, ls, rm.", no_args_is_help=True)
+app = typer.Typer(help="Add, list and remove named connection settings.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the profile.", show_default=False)]
 _COLUMNS = ("profile", "connects_to", "username", "password", "tls", "others")
@@ -24,10 +24,10 @@ _FILES = ("ca", "cert", "key", "password_file", "key_password_file")
 def add(
     connect: Connect,
     name: NameArgument,
-    force: Annotated[bool, typer.Option("--force", help="Replace one of this name.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing profile.")] = False,
     output: OutputOption = "table",
 ) -> None:
-    """Keep the connection options that are given under a name, for --profile NAME.
+    """Save connection options under a name, for --profile NAME.
 
     The profile called default is used by every command that names none.
 
@@ -38,7 +38,7 @@ def add(
 
     given = connect.given()
     if "profile" in given:
-        raise UsageError("a profile cannot be made of another one")
+        raise UsageError("a profile cannot be based on another one")
     if not given:
         raise UsageError("no option of a connection is given, such as --address HOST:PORT")
     if name in profile_names() and not force:
@@ -59,7 +59,9 @@ def add(
 
 @app.command("ls")
 def list_(output: OutputOption = "table") -> None:
-    """List the profiles; of a password it shows only whether there is one.
+    """List the profiles, without their passwords.
+
+    A password is shown only as set or not set.
 
     Example: ignitetf profile ls
     """
@@ -77,7 +79,7 @@ def remove(name: NameArgument, output: OutputOption = "table") -> None:
     from ignitetf.profiles import profile_path, remove_profile
 
     remove_profile(name)
-    say(f"profile {name!r} is gone", {"profile": name, "file": str(profile_path(name))}, output)
+    say(f"profile {name!r} was removed", {"profile": name, "file": str(profile_path(name))}, output)
 
 
 def _row(name: str) -> dict[str, Any]:

@@ -33,10 +33,10 @@ _CHANGES = ("INSERT", "MERGE", "UPDATE", "DELETE")
 def query(
     connect: Connect,
     sql: Annotated[
-        str | None, typer.Argument(help="The statement; standard input or a prompt when left out.")
+        str | None, typer.Argument(help="Statement [default: standard input, or a prompt].")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="File with statements that ';' separates.")
+        Path | None, typer.Option("--file", "-f", help="File with statements separated by ';'.")
     ] = None,
     output: Annotated[
         QueryOutput | None,
@@ -56,10 +56,10 @@ def query(
     ] = None,
     param: Annotated[
         list[str] | None,
-        typer.Option(help="Value of the next '?': number, true, false, null, else text."),
+        typer.Option(help="Value of the next '?': number, true, false, null or text."),
     ] = None,
     max_rows: Annotated[
-        int | None, typer.Option("--max-rows", min=1, help="Stop after so many rows.")
+        int | None, typer.Option("--max-rows", min=1, help="Stop after this many rows.")
     ] = None,
     statement_timeout: Annotated[
         float | None,
@@ -70,7 +70,7 @@ def query(
         ),
     ] = None,
 ) -> None:
-    """Run SQL: one statement, a file, standard input, or an interactive prompt.
+    """Run SQL: a statement, a file, or an interactive prompt.
 
     Example: ignitetf query "SELECT LABEL, COUNT(*) FROM MNIST_TRAIN GROUP BY LABEL"
 

@@ -40,7 +40,9 @@ RemoteArgument = Annotated[str, typer.Argument(help="Remote path.", show_default
 RemotesArgument = Annotated[
     list[str], typer.Argument(help="Remote paths; globs match there.", show_default=False)
 ]
-Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Directories, with contents.")]
+Recursive = Annotated[
+    bool, typer.Option("--recursive", "-r", help="Remove or copy directories with their contents.")
+]
 NameOption = Annotated[str, typer.Option("--fs-name", help="Name of the file system.")]
 DEFAULT = "IGFS"
 _COPY_BYTES = 4 << 20
@@ -129,7 +131,7 @@ def _below(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
     facts = folder.stat()
     own = (facts.st_dev, facts.st_ino)
     if own in above:
-        raise OSError(errno.ELOOP, "is a link to a folder that it is in", str(folder))
+        raise OSError(errno.ELOOP, "is a link to a parent folder", str(folder))
     for path in sorted(folder.iterdir()):
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise OSError(errno.EINVAL, "is neither a file nor a folder", str(path))

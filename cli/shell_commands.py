@@ -124,7 +124,7 @@ def _run_editor(path: Path) -> None:
         done = subprocess.run([*shlex.split(chosen), str(path)], check=False)
     except OSError as error:
         raise ConfigError(
-            f"the editor {chosen!r} does not start: {error.strerror}", hint="set EDITOR to another"
+            f"cannot start the editor {chosen!r}: {error.strerror}", hint="set EDITOR to another"
         ) from error
     if done.returncode:
         raise ConfigError(f"the editor {chosen!r} ended with exit code {done.returncode}")
@@ -172,7 +172,9 @@ def _seconds(value: str) -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < 1e7:
-        raise ConfigError(f"timeout {value}: no number of seconds", hint="\\set timeout 60, or off")
+        raise ConfigError(
+            f"timeout {value}: not a number of seconds", hint="\\set timeout 60, or off"
+        )
     return seconds
 
 

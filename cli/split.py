@@ -28,13 +28,13 @@ def split(
     folds: Annotated[
         int | None, typer.Option(min=2, help="Make fold0, fold1 ... of equal size instead.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the hash that decides.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the hash.")] = 0,
     by: Annotated[
         str | None,
-        typer.Option(metavar="FIELD", help="Divide the rows of each value of this field exactly."),
+        typer.Option(metavar="FIELD", help="Balance the splits by the values of this field."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace splits of these names, and their siblings.")
+        bool, typer.Option("--force", help="Replace existing splits, and all made with them.")
     ] = False,
     remove: Annotated[
         str | None,
@@ -45,7 +45,9 @@ def split(
     ] = False,
     output: OutputOption = "table",
 ) -> None:
-    """Make, list or remove splits; open_rows and IgniteDataset read one with split="train".
+    """Make, list or remove the splits of a data set.
+
+    `open_rows` and `IgniteDataset` read one with split="train".
 
     A hash of its key decides the split of a row, which so keeps it when rows are appended.
 

@@ -43,7 +43,7 @@ def create(
     ] = None,
     output: OutputOption = "table",
 ) -> None:
-    """Create tables from statements that ship with ignitetf, or from a file.
+    """Create tables from ignitetf's statements or a file.
 
     In a file, {options} before the closing quote of WITH "CACHE_NAME=..." is replaced by
     --partitions and --backups, and {name} by --name.
@@ -80,7 +80,9 @@ def list_(connect: Connect, output: OutputOption = "table") -> None:
 @app.command()
 @connected
 def describe(connect: Connect, name: NameArgument, output: OutputOption = "table") -> None:
-    """Show the columns of a table; JSON includes its cache and indexes.
+    """Show the columns of a table.
+
+    JSON includes its cache and indexes.
 
     Example: ignitetf table describe MNIST_TRAIN
     """
@@ -111,7 +113,11 @@ def drop(
         rows = client.cache_size(table["cache"])
         confirm(f"Remove {table['table']} with its {rows} rows?", yes)
         drop_table(client, name)
-    say(f"table {table['table']} is gone", {"table": table["table"], "removed_rows": rows}, output)
+    say(
+        f"table {table['table']} was removed",
+        {"table": table["table"], "removed_rows": rows},
+        output,
+    )
 
 
 def _statements(source: str) -> tuple[str, str]:

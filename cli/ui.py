@@ -29,15 +29,15 @@ def ui(
             metavar="TEXT",
             envvar="IGNITETF_UI_TOKEN",
             show_envvar=False,
-            help="What a browser has to know [default: random]; better in IGNITETF_UI_TOKEN, since"
+            help="Token that a browser must present [default: random]; better in IGNITETF_UI_TOKEN, since"
             " other users of this machine see options.",
         ),
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Let pages run any SQL, and stop jobs.")
+        bool, typer.Option("--write", help="Allow the pages to run any SQL, and to stop jobs.")
     ] = False,
 ) -> None:
-    """Show data sets, images, SQL, jobs, files and nodes in a web browser on this machine.
+    """Show data sets, SQL, jobs, files and nodes in a browser.
 
     The page reads only, unless --write is given, and answers on a loopback address only, to those
     who know the token in the printed address.

@@ -23,11 +23,13 @@ def verify(
     cache: Annotated[str, typer.Argument(help="Name of the data set.")],
     source: Annotated[
         list[str] | None,
-        typer.Option(metavar="PLACE", help="Compare with this file or folder, too; repeatable."),
+        typer.Option(metavar="PLACE", help="Also compare with this file or folder; repeatable."),
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(metavar="KIND", help="Kind of the source [default: as it was loaded]."),
+        typer.Option(
+            metavar="KIND", help="Kind of the source [default: the kind that was loaded]."
+        ),
     ] = None,
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="Decode encoded images.")
@@ -44,10 +46,12 @@ def verify(
         str, typer.Option(metavar="ORDER", help="With --epoch: scan, keys or global.")
     ] = "scan",
     shards: Annotated[int, typer.Option(min=1, help="With --epoch: number of workers.")] = 1,
-    readers: Annotated[int, typer.Option(min=1, help="With --epoch: connections.")] = 1,
+    readers: Annotated[int, typer.Option(min=1, help="With --epoch: number of connections.")] = 1,
     output: OutputOption = "table",
 ) -> None:
-    """Check rows, checksum, duplicates, images and partitions; exit code 1 if any is wrong.
+    """Check a data set; exit code 1 if anything is wrong.
+
+    It checks rows, checksum, duplicates, images and partitions.
 
     With --epoch, read an epoch with the given sharding, compare its keys with the stored ones, and
     print the hash of their sequence.
@@ -92,7 +96,7 @@ def _verify_epoch(
     from ignitetf.tables.describe import data_name
 
     if source:
-        raise ConfigError("--epoch compares with no source", hint="run verify twice")
+        raise ConfigError("--epoch cannot be used with --source", hint="run verify twice")
     with connect() as client:
         cache = data_name(client, cache).name
         with progress(f"verify epoch {number} of {cache}", None) as advance:

@@ -252,9 +252,7 @@ def version_of(client: Client, name: str) -> tuple[Any, ...]:
         manifest = read_manifest(client, name)
     if manifest is None:
         if client.cache_size(name) == 0:
-            raise ConfigError(
-                f"cache {name!r} has no entries", hint="load rows into it, and look again"
-            )
+            raise ConfigError(f"cache {name!r} has no entries", hint="load rows into it first")
         return name, int(time.monotonic() / _UNVERSIONED_S)
     version = (name, manifest.version, manifest.options.load, manifest.created)
     return *version, *(division.digest for division in manifest.splits)
@@ -429,7 +427,9 @@ def _by_partition(data: View, after: str | None, filters: Sequence[Filter], coun
 def _place(data: View, text: str) -> tuple[int, int]:
     partition, _, offset = text.partition("-")
     if not (partition.isdecimal() and offset.isdecimal() and len(text) < 24):
-        raise ConfigError(f"{text[:40]!r} is not a row's place", hint="go back to the first page")
+        raise ConfigError(
+            f"{text[:40]!r} is not a position of a row", hint="go back to the first page"
+        )
     if int(partition) >= data.reader.partition_count:
         raise ConfigError(f"{data.name} has no partition {int(partition)}")
     return int(partition), int(offset)

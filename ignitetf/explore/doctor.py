@@ -66,8 +66,8 @@ def combinations() -> list[dict[str, Any]]:
     repaired = "yes" if keras in TESTED else "untested"
     how = "ignitetf launch --keras repair, or ignitetf.train.repair_keras()"
     known: list[tuple[str, str, str, dict[str, Any]]] = [
-        ("TensorFlow, a loop of one's own", "yes", "", {"TensorFlow": tensorflow}),
-        ("TensorFlow, Keras 3 fit, as it is", "no" if keras in TESTED else "untested", how,
+        ("TensorFlow, custom loop", "yes", "", {"TensorFlow": tensorflow}),
+        ("TensorFlow, Keras 3 fit, unrepaired", "no" if keras in TESTED else "untested", how,
          {"TensorFlow": tensorflow, "Keras 3": has_keras_3}),
         ("TensorFlow, Keras 3 fit, repaired", repaired, f"tested: {', '.join(sorted(TESTED))}",
          {"TensorFlow": tensorflow, "Keras 3": has_keras_3}),

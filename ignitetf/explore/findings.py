@@ -146,9 +146,9 @@ def _port() -> dict[str, Any]:
         name for name in node_names() if f":{DEFAULT_PORT}" in (node_status(name).address or "")
     ]
     if ours:
-        return _row("port", "ok", f"{DEFAULT_PORT} is that of node {ours[0]}")
+        return _row("port", "ok", f"{DEFAULT_PORT} is used by node {ours[0]}")
     hint = "if that is not Apache Ignite: ignitetf node start --port 10900"
-    return _row("port", "warning", f"{DEFAULT_PORT} is taken by another process", hint)
+    return _row("port", "warning", f"{DEFAULT_PORT} is in use by another process", hint)
 
 
 def _nodes() -> Iterator[dict[str, Any]]:
@@ -173,7 +173,7 @@ def _certificates(settings: Settings) -> Iterator[dict[str, Any]]:
             yield _row("certificate", "error", f"{option} {path} cannot be read")
         elif ends < now or begins > now:
             note = f"{option} {path} is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}"
-            yield _row("certificate", "error", note, "ask who made it for a new one")
+            yield _row("certificate", "error", note, "request a new one from its issuer")
         else:
             state = "warning" if ends - now < _SOON else "ok"
             yield _row("certificate", state, f"{option} {path} is valid until {ends:%Y-%m-%d}")
@@ -215,7 +215,7 @@ def _copies(client: Client) -> Iterator[dict[str, Any]]:
     single = [name for name, _ in client.sql(_COPIES).fetchall()]
     if nodes > 1 and single:
         shown = ", ".join(single[:5]) + (f" and {len(single) - 5} more" if len(single) > 5 else "")
-        note = f"one copy only: {shown}; a lost node takes rows along"
+        note = f"one copy only: {shown}; rows are lost with their node"
         yield _row("copies", "warning", note, "load them with --backups 1")
     elif not lost:
         yield _row("copies", "ok", "one node" if nodes == 1 else "each row is on two nodes or more")

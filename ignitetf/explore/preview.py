@@ -175,8 +175,8 @@ def contact_sheet(
     """
     rows = _balanced_rows(client, cache, count, where=where)
     if not rows:
-        why = "the cache is empty" if where is None else f"no row is one where {where}"
-        raise SchemaError(f"{cache}: there is no image to show, {why}", cache=cache)
+        why = "the cache is empty" if where is None else f"no row matches {where}"
+        raise SchemaError(f"{cache}: no image to show: {why}", cache=cache)
     name = _image_field(cache, rows[0], field)
     manifest = read_manifest(client, data_name(client, cache).name)
     classes = manifest.class_names if manifest is not None else ()
@@ -248,7 +248,7 @@ def _image_field(cache: str, row: dict[str, Any], wanted: str | None) -> str:
     for name in [wanted] if wanted is not None else names:
         if picture_of(row[name]) is not None:
             return name
-    what = f"field {wanted!r} holds no image" if wanted else "no field holds images"
+    what = f"field {wanted!r} contains no image" if wanted else "no field contains images"
     raise SchemaError(
         f"{cache}: {what}",
         hint="images are encoded files (JPEG, PNG, ...) or uint8 arrays [height, width, channels],"

@@ -211,7 +211,7 @@ class _Check:
         if rows != self.report.rows:
             self._find("source", f"it has {rows:,} records, the cache {self.report.rows:,}")
         if self.report.source_checksum != self.report.checksum:
-            self._find("source", "its records are not those of the cache (checksums differ)")
+            self._find("source", "its records differ from the cache (checksums differ)")
 
     def _batches(self, partition: int) -> Iterator[Batch]:
         for item in self.reader.batches([partition]):
@@ -243,9 +243,9 @@ class _Check:
         hashes = np.sort(np.concatenate([*self.key_hashes, np.empty(0, np.uint64)]))
         report.duplicates = int((hashes[1:] == hashes[:-1]).sum())
         if report.duplicates:
-            self._find("duplicates", f"{report.duplicates:,} rows have the key of another row")
+            self._find("duplicates", f"{report.duplicates:,} rows share their key with another row")
         if report.misplaced:
-            self._find("partitions", f"{report.misplaced:,} rows lie in a partition not their own")
+            self._find("partitions", f"{report.misplaced:,} rows are in the wrong partition")
         report.partition_min = int(self.counts.min())
         report.partition_max = int(self.counts.max())
         mean = report.rows / max(1, len(self.counts))

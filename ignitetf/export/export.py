@@ -107,7 +107,7 @@ def export_dataset(
     if shards < 1:
         raise ConfigError(f"shards={shards}", hint="one or more")
     if shards > 1 and chosen == "folder":
-        raise ConfigError("a folder of images has no shards", hint="leave --shards out")
+        raise ConfigError("a folder of images has no shards", hint="omit --shards")
     with contextlib.nullcontext(client) if client is not None else connect() as connected:
         rows = ExportRows(connected, cache, fields=fields, where=where, split=split)
         module, name = _FORMATS[chosen]
@@ -116,7 +116,7 @@ def export_dataset(
             raise ConfigError(
                 f"{cache}: the number of rows is not known before they are read, so they cannot be"
                 " dealt out to shards",
-                hint="leave --shards or --where out",
+                hint="omit --shards or --where",
             )
         is_folder = chosen == "folder" or shards > 1
         with Target(target, folder=is_folder, overwrite=overwrite) as place:

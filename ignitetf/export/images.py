@@ -37,7 +37,7 @@ def image_field(name: str, fields: tuple[Field, ...]) -> Field:
         return named[0]
     several = f"{', '.join(f.name for f in named)} could be the images"
     raise SchemaError(
-        f"{name}: {several if named else 'no field holds images'}",
+        f"{name}: {several if named else 'no field contains images'}",
         hint="choose one with --fields" if named else "export to parquet, tfrecord or webdataset",
     )
 

@@ -65,7 +65,9 @@ class Target:
             if self._fs.exists(self._path):
                 self._require_replaceable()
             if above and not self._fs.isdir(above):
-                raise ConfigError(f"{location}: there is no folder {above}", hint="make it first")
+                raise ConfigError(
+                    f"{location}: there is no folder {above}", hint="create the folder first"
+                )
         short = name.encode(errors="surrogateescape")[:_LONGEST_NAME].decode(errors="ignore")
         self._temporary = posixpath.join(above, f".{short}.exporting-{secrets.token_hex(4)}")
         self.files = 0
@@ -85,12 +87,12 @@ class Target:
             )
         if not is_folder and not self._fs.isfile(self._path):
             raise ConfigError(
-                f"{self.location} is a pipe or a device, which no export replaces",
+                f"{self.location} is a pipe or a device, which an export does not replace",
                 hint="name a file",
             )
         if is_folder and not self._fs.exists(f"{self._path}/{MARKER}"):
             raise ConfigError(
-                f"{self.location} is a folder that no export made, so it is not replaced",
+                f"{self.location} is a folder that was not made by an export, so it is not replaced",
                 hint="remove it yourself, or name another target",
             )
 

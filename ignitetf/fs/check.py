@@ -157,7 +157,7 @@ def _reclaim(store: Store, wait: bool, on_progress: Callable[[str], None]) -> in
         waiting = store.reclaimer.run()
         if not waiting or not wait or time.monotonic() > deadline:
             return waiting
-        on_progress(f"waiting for {waiting} leases and notes to run out")
+        on_progress(f"waiting for {waiting} leases and notes to expire")
         time.sleep(1.0)
 
 
@@ -308,7 +308,7 @@ def _check_chunks(
         left = sorted(number for number in numbers if number >= kept)
         if left and repair:
             store.chunks.remove(content, left)
-            report.repaired.append(f"{len(left)} chunks of content {content} were left over")
+            report.repaired.append(f"{len(left)} chunks of content {content} are unused")
         report.leftover_chunks += 0 if repair else len(left)
 
 

@@ -126,7 +126,7 @@ def prune(store: Store, remote: str, keep: int) -> list[Checkpoint]:
         removed += [gone[unit] for unit in done]
         if len(done) == len(gone):
             return removed
-    raise os_error(errno.EBUSY, remote, "the checkpoints change all the time")
+    raise os_error(errno.EBUSY, remote, "the checkpoints keep changing")
 
 
 def retire(

@@ -255,7 +255,7 @@ class FileWriter:
         self._lease.reserve(chunks)
         if self._lease.lost:
             raise os_error(
-                errno.ESTALE, self.path, "the writer was silent too long and was taken for dead"
+                errno.ESTALE, self.path, "the writer did not renew its lease in time, and lost it"
             )
 
     def _absorb(self, entry: Entry) -> None:
@@ -326,7 +326,7 @@ class FileWriter:
             raise transaction.earlier
         if lease not in held or decode(held[lease]).get("dead"):
             raise os_error(
-                errno.ESTALE, self.path, "the writer was silent too long and was taken for dead"
+                errno.ESTALE, self.path, "the writer did not renew its lease in time, and lost it"
             )
         # What we published is gone from this key: either renamed, or removed or replaced.
         if self._published is not None and not ours:

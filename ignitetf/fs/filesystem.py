@@ -631,7 +631,7 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def fileno(self) -> int:
         """Raise: there is no file descriptor."""
-        raise os_error(errno.EBADF, self.path, "no file of the operating system")
+        raise os_error(errno.EBADF, self.path, "not a file of the operating system")
 
 
 _Names = Any  # a list, or with `detail` a dict from name to info

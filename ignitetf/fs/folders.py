@@ -170,7 +170,7 @@ class _Raw(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._reader.size}[whence]
         if base + offset < 0:
-            raise ValueError(f"offset {base + offset} is before the beginning")
+            raise ValueError(f"offset {base + offset} is before the beginning of the file")
         self._at = base + offset
         return self._at
 

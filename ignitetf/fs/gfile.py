@@ -124,7 +124,7 @@ def _at_exit() -> None:
     except Exception as error:
         os.write(2, f"igfs: not all files could be written at exit: {error}\n".encode())
     if _registered and (left := shut_igfs(_EXIT_WAIT_MS)):
-        os.write(2, f"igfs: {left} calls still under way at exit\n".encode())
+        os.write(2, f"igfs: {left} calls still running at exit\n".encode())
     if threading.active_count() > 1:
         time.sleep(_LEAVE_S)  # lets threads whose call has ended leave TensorFlow's C++
 

@@ -74,7 +74,7 @@ def pull(
             wrong += 1
         except _Changed as error:
             if last:
-                raise os_error(errno.EBUSY, remote, f"{error} is replaced all the time") from error
+                raise os_error(errno.EBUSY, remote, f"{error} keeps being replaced") from error
         except OSError as error:
             gone = error.errno in (errno.ENOENT, errno.ESTALE)
             if not gone or last or not store.exists(remote):

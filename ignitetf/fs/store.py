@@ -186,7 +186,7 @@ class Store:
         facts = decode(found)
         if facts.get("v") != _VERSION:
             raise ConfigError(
-                f"file system {self.name}: format {facts.get('v')} is not known",
+                f"file system {self.name}: unknown format {facts.get('v')}",
                 hint="a newer version of ignitetf made it",
             )
         return int(facts["chunk"])
@@ -379,7 +379,7 @@ class Store:
             if mode == "x":
                 raise os_error(errno.EEXIST, found.path)
         elif path.endswith("/"):
-            raise os_error(errno.EISDIR, path, "the path names no file")
+            raise os_error(errno.EISDIR, path, "the path does not name a file")
         return found
 
     def copy(self, source: str, target: str, *, parents: bool = True) -> None:

@@ -240,7 +240,7 @@ def _checkpoint_fault(folder: Folder, unit: Unit, read: bool) -> str | None:
 
 def _bundle_fault(folder: Folder, prefix: str, files: tuple[str, ...]) -> str | None:
     if not files:
-        return f"{prefix}: the state names it, and no file of it is there"
+        return f"{prefix}: the state names it, but none of its files exist"
     index = f"{prefix}{_INDEX}"
     if index not in files:
         return f"{index} is missing"
@@ -395,7 +395,7 @@ def data_sizes(index: bytes) -> list[int]:
         Damaged: The index is truncated or corrupt.
     """
     if len(index) < _FOOTER_BYTES or not has_magic(index):
-        raise Damaged("is cut short, or no index of a checkpoint")
+        raise Damaged("is cut short, or not an index of a checkpoint")
     sizes: list[int] | None = None
     try:
         _, at = _handle(index, len(index) - _FOOTER_BYTES)  # skips the metadata block
@@ -417,7 +417,7 @@ def data_sizes(index: bytes) -> list[int]:
                 if end:
                     sizes[shard] = max(sizes[shard], end)
     except (IndexError, struct.error) as error:
-        raise Damaged("is damaged: something in it leads outside") from error
+        raise Damaged("is damaged: an offset points outside the file") from error
     if not sizes:
         raise Damaged("names no data files")
     return sizes
@@ -471,7 +471,7 @@ def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
 def _block(index: bytes, offset: int, size: int) -> bytes:
     end = offset + size
     if end + _TRAILER_BYTES > len(index):
-        raise Damaged("is damaged: a block lies outside")
+        raise Damaged("is damaged: a block is outside the file")
     kind, stored = struct.unpack_from("<BI", index, end)
     if stored != masked_crc32c(index[offset : end + 1]):
         raise Damaged("is damaged: a block does not match its checksum")

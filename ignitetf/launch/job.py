@@ -170,7 +170,7 @@ def check_spec(spec: LaunchSpec) -> None:
         least, largest = spec.elastic
         raise ConfigError(
             f"{spec.workers} workers are outside --elastic {least}:{largest}",
-            hint="-n is the number to begin with",
+            hint="-n is the number at the start",
         )
 
 

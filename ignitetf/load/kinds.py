@@ -263,7 +263,7 @@ KINDS: Final[dict[str, SourceKind]] = {
     "jsonl": SourceKind(
         "jsonfile",
         "jsonl",
-        "Load JSON files: an object a line (JSON Lines), or an array of objects.",
+        "Load JSON files: JSON Lines, or an array of objects.",
         "cells.jsonl --cache CELLS --columns ID,NAME",
         _FILES,
         (_KEY, *_TABLE_COLUMNS, _ENCODING, _SPLIT),

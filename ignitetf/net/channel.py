@@ -336,7 +336,7 @@ class Channel(Requester):
             raise WireError(f"no memory for an answer of {length} bytes") from error
         head = read_answer_head(frame)
         if (sent_at := self._waiting.pop(head.request_id, None)) is None:
-            raise WireError(f"answer to request {head.request_id}, which was not asked")
+            raise WireError(f"answer to request {head.request_id}, which was not requested")
         self.delay.add(time.monotonic() - sent_at)
         return head, frame
 

@@ -357,7 +357,7 @@ class Exchange(Generic[Tag]):
             return True
         if wait_s is None:
             return False
-        log.warning("%s; sent again in %.1f s", error, wait_s)
+        log.warning("%s; retrying in %.1f s", error, wait_s)
         time.sleep(wait_s)
         self._waited_at = time.monotonic()
         return True

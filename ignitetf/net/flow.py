@@ -335,7 +335,7 @@ class Flow:
             wait = backoff.wait_s(error, self._retry_s)
         if wait is None:
             raise error
-        log.warning("%s: %s; reading again in %.1f s", self._name, error, wait)
+        log.warning("%s: %s; retrying in %.1f s", self._name, error, wait)
         with self._lock:
             self.retries += 1
         self._stopped.wait(wait)

@@ -100,7 +100,7 @@ def open_connection(
         sock.close()
         if answer not in _VERSIONS:
             raise ConnectError(
-                f"{address}: the node speaks protocol {'.'.join(map(str, answer))} only",
+                f"{address}: the node supports only protocol {'.'.join(map(str, answer))} only",
                 hint="ignitetf needs Apache Ignite 2.8 or newer",
             )
     raise ConnectError(f"{address}: no common protocol version")
@@ -409,13 +409,13 @@ _ALERTS: Final = {
 }
 # How the answers of other servers begin.
 _FOREIGN: Final = (
-    (b"IGNI", "a node of Apache Ignite 3 listens there, which has another protocol"),
+    (b"IGNI", "a node of Apache Ignite 3 listens on this port, with another protocol"),
     (b"\x15\x03", "the port speaks TLS"),
-    (b"HTTP", "a web server listens there"),
-    (b"-ERR", "a Redis server listens there, or one that speaks like it"),
-    (b"-DEN", "a Redis server listens there, or one that speaks like it"),
-    (b"-NOA", "a Redis server listens there, or one that speaks like it"),
-    (b"SSH-", "an SSH server listens there"),
+    (b"HTTP", "a web server listens on this port"),
+    (b"-ERR", "a Redis server, or a similar one, listens on this port"),
+    (b"-DEN", "a Redis server, or a similar one, listens on this port"),
+    (b"-NOA", "a Redis server, or a similar one, listens on this port"),
+    (b"SSH-", "an SSH server listens on this port"),
 )
 
 

@@ -99,7 +99,7 @@ def translated(statement: str | None = None) -> Iterator[None]:
                 hint="CAST it to VARCHAR, or read it with IgniteDataset",
                 statement=statement,
             ) from error
-        raise WireError(f"damaged answer: {type(error).__name__} while it was read") from error
+        raise WireError(f"damaged answer: {type(error).__name__} while reading it") from error
 
 
 def _checked(frame: bytearray, request: bytes) -> bytearray:
@@ -108,7 +108,7 @@ def _checked(frame: bytearray, request: bytes) -> bytearray:
     with memoryview(frame)[LENGTH_BYTES:] as answer:
         head = read_answer_head(answer)
         if head.request_id != request_id:
-            raise WireError("answer to a request that was not asked")
+            raise WireError("answer to an unknown request")
         if not head.failed and (spans := check_answer(op, request, answer[head.begin :])):
             body = readable(answer[head.begin :], spans)
             return bytearray(framed(bytes(answer[: head.begin]) + body))

@@ -261,7 +261,7 @@ def _options(
     if secure and persist is False:
         raise ConfigError(
             "a secured node keeps its data on disk, because its users are among them",
-            hint="leave persist out",
+            hint="omit persist",
         )
     stored = read_store(name) if persist or secure else None
     count = (stored.members if stored else 1) if nodes is None else nodes
@@ -325,8 +325,8 @@ def _clear(state: NodeState, note: Note) -> None:
         adopt_training(Path(state.trains), complete=False)
     _forget(state)
     pids = ", ".join(str(member.process.pid) for member in state.members)
-    what = "an interrupted start" if state.phase == "starting" else "a node that had ended"
-    note(f"node {state.name!r}: removed what was left of {what} (process {pids})")
+    what = "an interrupted start" if state.phase == "starting" else "an ended node"
+    note(f"node {state.name!r}: cleaned up after {what} (process {pids})")
 
 
 def _end(state: NodeState, timeout_s: float, note: Note) -> None:
@@ -353,7 +353,7 @@ def _locked(name: str, timeout_s: float) -> Iterator[None]:
     except Timeout as error:
         raise NodeError(
             f"node {name!r} is being started or stopped by another process for {timeout_s:g} s",
-            hint="wait for it, or give more time",
+            hint="wait for it, or raise the time limit",
         ) from error
 
 

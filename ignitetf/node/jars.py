@@ -306,7 +306,7 @@ def _checked(url: str, origin: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(
             f"{origin}: the mirror is not an http or https address",
-            hint="write https://HOST/PATH, the address under which group folders stand",
+            hint="write https://HOST/PATH, the address of the folder of all groups",
         )
     return url.strip().rstrip("/")
 

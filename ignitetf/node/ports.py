@@ -51,7 +51,7 @@ def client_ports(first: int, count: int, owners: Mapping[int, str]) -> list[int]
             owner = f"node {owners[port]!r}" if port in owners else "another program"
             raise NodeError(
                 f"port {port} ({option}) is taken by {owner}",
-                hint="choose another with --port, or stop what listens there",
+                hint="choose another with --port, or stop the program that uses it",
                 port=port,
             )
     return ports

@@ -125,7 +125,7 @@ def _check_time(member: Member, deadline: float, last: str = "") -> None:
         return
     raise NodeError(
         f"node {member.name!r} was not ready in time" + (f": {last}" if last else ""),
-        hint="is the machine busy? give it more time with --timeout SECONDS",
+        hint="is the machine busy? raise the limit with --timeout SECONDS",
         log_tail=log_tail(Path(member.directory)),
     )
 

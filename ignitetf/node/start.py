@@ -236,7 +236,7 @@ class Launch:
         if found is None:
             raise NodeError(
                 f"{self._java.path} ended at once (exit code {process.wait()})",
-                hint="does this java run at all? set IGNITETF_JAVA to another",
+                hint="check that this java runs, or set IGNITETF_JAVA to another",
                 log_tail=log_tail(directory),
             )
         return found

@@ -205,7 +205,7 @@ class Sampler:
             except IgniteTFError as error:
                 if (wait := backoff.wait_s(error, self._retry_s)) is None:
                     raise
-                log.warning("%s: %s; reading again in %.1f s", self._name, error, wait)
+                log.warning("%s: %s; retrying in %.1f s", self._name, error, wait)
                 time.sleep(wait)
 
     def _where(self, page: Page, partition: int) -> Where:

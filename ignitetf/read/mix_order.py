@@ -192,7 +192,7 @@ def rows_of(
     else:
         rows = _by_rows(has, _named("repeat", repeat, has), _named("choose", choose, has))
     if not 0 < (total := sum(rows.values())) <= MOST_PLACES:
-        limit = f"{MOST_PLACES} at the most" if total else "at least one"
+        limit = f"{MOST_PLACES} at most" if total else "at least one"
         raise ConfigError(f"a mixture with an epoch of {total} rows", hint=limit)
     return rows
 

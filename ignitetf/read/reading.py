@@ -369,7 +369,7 @@ def statement_batches(
         except IgniteTFError as error:
             if (wait := backoff.wait_s(error, reader.retry_s)) is None:
                 raise
-            log.warning("%s: %s; reading again in %.1f s", reader.name, error, wait)
+            log.warning("%s: %s; retrying in %.1f s", reader.name, error, wait)
             time.sleep(wait)
             first = True
     selection.check_whole(reader.client)

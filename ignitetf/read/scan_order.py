@@ -290,7 +290,7 @@ class ScanOrder:
             if consumed > (longest := max(map(_length, shares))):
                 raise ConfigError(
                     f"a state after {consumed} rows for each of {links} workers, which had"
-                    f" {longest} at the most",
+                    f" {longest} at most",
                     hint="pass what state() gave, as it is",
                 )
             shares = [_tail(pieces, consumed) for pieces in shares]

@@ -86,7 +86,7 @@ def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> P
             if spec.partitions != DEFAULT_PARTITIONS:
                 raise ConfigError(
                     f"{error.message}, so it makes no cache with {spec.partitions} partitions",
-                    hint=f"leave the number to the cluster, which takes {DEFAULT_PARTITIONS:,}",
+                    hint=f"omit the number: the cluster's default is {DEFAULT_PARTITIONS:,}",
                     partitions=spec.partitions,
                 ) from error
         except ConfigError:

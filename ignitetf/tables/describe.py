@@ -157,7 +157,7 @@ def _spelled(tables: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | No
                 full = ", ".join(f"{t['schema']}.{t[column]} (cache {t['cache']})" for t in found)
                 raise ConfigError(
                     f"{name!r} is the name of {len(found)} tables: {full}",
-                    hint="write the schema, or the name of the cache",
+                    hint="add the schema, or use the name of the cache",
                 )
             if found:
                 return found[0]
@@ -274,11 +274,11 @@ def describe_table(client: Client, name: str) -> dict[str, Any]:
 def _described(client: Client, cache: str, table: dict[str, Any] | None) -> dict[str, Any]:
     rows = _cache_rows(client, cache)
     if not rows:
-        raise CacheNotFound(f"cache {cache!r} is one of the system", cache=cache)
+        raise CacheNotFound(f"cache {cache!r} is a system cache", cache=cache)
     out = _cache_row(client, rows[0])
     _, _, _, _, out["atomicity"], out["partition_loss"], out["data_region"] = rows[0]
     if out["partition_loss"] == "IGNORE":
-        out["note"] = "partitions that are lost with a node read as if they were empty"
+        out["note"] = "partitions that are lost with a node read as empty"
     manifest = manifest_of(client, cache)
     out["table"] = table["table"] if table else None
     if manifest is not None:

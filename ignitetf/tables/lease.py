@@ -296,7 +296,7 @@ class Lease:
         holder = Holder.from_text(found)
         return DataSetBusy(
             f"{self.name!r} is in use: {holder}",
-            hint=f"wait for that to end; what a killed process leaves is free after {EXPIRES_S:g} s",
+            hint=f"wait for that to end; a lease of a killed process expires after {EXPIRES_S:g} s",
             **_fields(self.name, holder),
         )
 
@@ -304,9 +304,9 @@ class Lease:
         holder = None if found is None else Holder.from_text(found)
         by = f" by {holder}" if holder else ""
         return DataSetBusy(
-            f"{self.name!r} was taken over{by}, as this process had stood still:"
-            " nothing more is written",
-            hint="it is the other's now; look at it with 'ignitetf verify' when that has ended",
+            f"{self.name!r} was taken over{by}, because this process had stopped for too"
+            " long: it writes nothing more",
+            hint="the other process owns it now; run 'ignitetf verify' after that has ended",
             **_fields(self.name, holder),
         )
 

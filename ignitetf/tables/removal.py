@@ -221,7 +221,7 @@ def clear_cache(client: Client, name: str) -> None:
     with _held(client, name) as (cache, data_set):
         if cache == index_table(data_set):
             raise ConfigError(
-                f"cache {cache!r} is a part of the data set {data_set!r}, whose rows would stay",
+                f"cache {cache!r} belongs to the data set {data_set!r}, whose rows would stay",
                 hint=f"'ignitetf cache clear {data_set}' empties all of it",
             )
         found, journal = _recorded(client, data_set), _recorded(client, _journal(data_set))

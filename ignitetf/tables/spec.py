@@ -65,18 +65,20 @@ class CacheSpec:
     def __post_init__(self) -> None:
         """Refuse what the server would refuse later or misinterpret."""
         if not self.name or self.name != self.name.strip():
-            raise ConfigError(f"{self.name!r} is not a name of a cache")
+            raise ConfigError(f"{self.name!r} is not a valid cache name")
         check_partitions(self.partitions)
         if self.backups < 0:
             raise ConfigError(f"a cache cannot have {self.backups} backups")
         if self.mode not in _MODES:
-            raise ConfigError(f"mode {self.mode!r} is none of {', '.join(_MODES)}")
+            raise ConfigError(f"mode {self.mode!r} is not one of {', '.join(_MODES)}")
         if self.atomicity not in _ATOMICITIES:
-            raise ConfigError(f"atomicity {self.atomicity!r} is none of {', '.join(_ATOMICITIES)}")
+            raise ConfigError(
+                f"atomicity {self.atomicity!r} is not one of {', '.join(_ATOMICITIES)}"
+            )
         if self.mode == "REPLICATED" and self.partitions is not None:
             raise ConfigError(
                 "a replicated cache takes no number of partitions",
-                hint="leave the number out, or choose the mode PARTITIONED with backups",
+                hint="omit the number, or choose the mode PARTITIONED with backups",
             )
 
     @property

@@ -97,7 +97,7 @@ def images(asked: Asked) -> Response:
     """A grid of images with labels and boxes."""
     data, filters = _data_set(asked)
     if data.picture is None:
-        raise ConfigError(f"{data.name}: no field holds images")
+        raise ConfigError(f"{data.name}: no field contains images")
     with asked.cluster.client() as client:
         page = data.page(client, asked.optional("after"), filters, data.page_rows(_IMAGES))
     tiles = [
@@ -124,7 +124,7 @@ def image(asked: Asked) -> Response:
     """One image, encoded again."""
     data, _ = _data_set(asked)
     if data.picture is None:
-        raise ConfigError(f"{data.name}: no field holds images")
+        raise ConfigError(f"{data.name}: no field contains images")
     size = _SIZES.get(asked.optional("size") or "small", _SIZES["small"])
     ref = ("at", asked.text("at")) if asked.optional("at") else ("key", asked.text("key"))
     found = data.row(ref)

@@ -81,7 +81,9 @@ def test_tf_keras(address, mnist_parts):
     needs("tf_keras", "legacy")
     (one, other), _ = run("legacy", address, mnist_parts[0], TF_USE_LEGACY_KERAS="1")
     check_rows(
-        one["fit, as it is"], other["fit, as it is"], keys_of(open_rows(mnist_parts[0], address))
+        one["fit, unrepaired"],
+        other["fit, unrepaired"],
+        keys_of(open_rows(mnist_parts[0], address)),
     )
     rows = open_rows(mnist_parts[0], address, where="LABEL < 7")
     check_rows(one["fit, uneven"], other["fit, uneven"], keys_of(rows), batch=32)

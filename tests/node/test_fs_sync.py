@@ -346,10 +346,7 @@ def test_put_copies_all_of_a_folder_or_says_what_not(run, store, tmp_path, unlis
     run("fs", "put", "-r", str(folder), "/d")
     assert read_file(store, "/d/link/x") == b"x"
     (folder / "link" / "up").symlink_to(folder)
-    assert (
-        "a link to a folder that it is in"
-        in run("fs", "put", "-r", f"{folder}", "/d", code=1).stderr
-    )
+    assert "a link to a parent folder" in run("fs", "put", "-r", f"{folder}", "/d", code=1).stderr
     (folder / "link" / "up").unlink()
     os.mkfifo(folder / "pipe")
     assert "neither a file nor a folder" in run("fs", "put", "-r", f"{folder}", "/d", code=1).stderr

@@ -142,7 +142,7 @@ def test_a_killed_launcher_is_noticed_within_15_s(address, client, launcher):
         last and f"{job}: dead, last seen {last}" in err and last in run("ps", address=address)[0]
     )
     assert "silent" in run("describe", job, address=address)[0]
-    assert "without a word" in run("stop", job, address=address)[1]
+    assert "ended without reporting" in run("stop", job, address=address)[1]
     assert JobStore(client).find(job).state == "failed"
 
 
