@@ -188,7 +188,7 @@ KINDS: Final[dict[str, SourceKind]] = {
     "yolo": SourceKind(
         "yolo",
         "yolo",
-        "Load a data set of YOLO: images, each with the boxes in its label file.",
+        "Load YOLO images, each with the boxes of its label file.",
         "coco8/data.yaml --cache COCO8",
         Location("data.yaml, or the folder of the data set."),
         (
@@ -271,7 +271,7 @@ KINDS: Final[dict[str, SourceKind]] = {
     "tfrecord": SourceKind(
         "tfrecord",
         "tfrecord",
-        "Load TFRecord files of tf.train.Example, or a folder of tensorflow_datasets.",
+        "Load TFRecord files, or a tensorflow_datasets folder.",
         "train.tfrecord --cache TRAIN",
         _FILES,
         (

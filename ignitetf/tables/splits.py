@@ -213,7 +213,7 @@ def _fraction(name: str, given: Any) -> Fraction:
     except (ValueError, ZeroDivisionError) as error:
         raise ConfigError(f"{name}={given}", hint="a fraction, as 0.8 or 4/5") from error
     if not 0 < found <= 1:
-        raise ConfigError(f"{name}={given}", hint="a fraction above 0, and 1 at the most")
+        raise ConfigError(f"{name}={given}", hint="a fraction above 0, and 1 at most")
     return found
 
 

@@ -59,7 +59,7 @@ def only_statement(text: str) -> str:
         ConfigError: The text has none, or several.
     """
     if len(text) > _LONGEST or "\0" in text:
-        raise ConfigError("the statement is too long", hint=f"{_LONGEST:,} characters at the most")
+        raise ConfigError("the statement is too long", hint=f"{_LONGEST:,} characters at most")
     found = list(split(text))
     if len(found) != 1:
         raise ConfigError(

@@ -135,7 +135,7 @@ def test_a_padded_rest_has_one_length_and_every_row(order, before, after, share)
 @given(orders(), workers, st.integers(1, 50))
 def test_a_place_behind_the_end_is_refused(order, count, more):
     longest = max(order.rows(s) for s in shards(count))
-    with pytest.raises(ConfigError, match="at the most"):
+    with pytest.raises(ConfigError, match="at most"):
         order.pieces(((count, longest + more),), Shard())
 
 

@@ -81,7 +81,7 @@ def test_page_and_error_list_the_headings_of_paths(tmp_path):
     table.write_text("photo,label\na.jpg,1\n", encoding="utf-8")
     with pytest.raises(SourceError) as raised:
         open_source("images", table)
-    page = (ROOT / "docs/loading.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/sources.md").read_text(encoding="utf-8")
     for heading in PATH_HEADINGS:
         assert re.search(rf"\b{heading}\b", raised.value.message)
         assert f"`{heading}`" in page
