@@ -64,7 +64,7 @@ def is_time_out(error):
 def arguments(folder):
     """What each command is given, by its words; {path} stands for a local file or folder."""
     sources = {
-        "npz": folder / "a.npz", "csv": folder / "a.csv", "idx": folder / "a-idx1-ubyte",
+        "jsonl": folder / "a.jsonl", "npz": folder / "a.npz", "csv": folder / "a.csv", "idx": folder / "a-idx1-ubyte",
         "folder": folder / "images", "parquet": folder / "a.parquet",
         "tfrecord": folder / "a.tfrecord", "voc": folder / "voc", "table": folder / "t.sql", "script": folder / "train.py",
     }  # fmt: skip
@@ -82,6 +82,7 @@ def arguments(folder):
         "load digits": (),
         "load npz": (str(sources["npz"]), "--cache", "C"),
         "load csv": (str(sources["csv"]), "--cache", "C"),
+        "load jsonl": (str(sources["jsonl"]), "--cache", "C"),
         "load idx": (str(sources["idx"]), "--cache", "C"),
         "load images": (str(sources["folder"]), "--cache", "C"),
         "load sql": ("SELECT 1 AS X", "--cache", "C"),
@@ -126,7 +127,7 @@ def arguments(folder):
 # to nothing, `watch` is meant to outlast a cluster that is away, and for `doctor` that is a finding.
 NOT_RUN = {
     "load mnist", "load voc", "load parquet", "load tfrecord", "config", "checkpoint watch", "doctor",
-    "load webdataset", "profile add",
+    "load webdataset", "load coco", "load yolo", "load arrow", "profile add",
 }  # fmt: skip
 
 
@@ -139,6 +140,7 @@ def files(tmp_path_factory):
     np.savez(sources["npz"], X=np.arange(10))
     sources["script"].write_text("print(1)")
     sources["csv"].write_text("A,B\n1,2\n3,4\n")
+    sources["jsonl"].write_text('{"A": 1}\n{"A": 2}\n')
     sources["idx"].write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 5, 6]))
     sources["table"].write_text("CREATE TABLE T (ID BIGINT PRIMARY KEY, V BIGINT)")
     (sources["folder"] / "cat").mkdir(parents=True)

@@ -601,7 +601,7 @@ def test_a_store_whose_node_was_started_again_is_empty_and_works(client, store, 
     assert outcome == expected
     write(store, "/d/h", b"next")
     assert read(store, "/d/h") == b"next"
-    with pytest.raises(OSError, match="dead"):
+    with pytest.raises(OSError, match="lost it"):
         writer.close()
     assert check(store, repair=True).ok
 

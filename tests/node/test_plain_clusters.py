@@ -145,7 +145,7 @@ def test_what_others_made_is_replaced_by_its_own_word_only(plain, make):
     """And not before all new rows are there."""
     name = f"orders_{make.__name__}"
     there = make(plain, name)
-    with pytest.raises(CacheExists, match="made by others") as caught:
+    with pytest.raises(CacheExists, match="not created by an ignitetf load") as caught:
         load(plain, name, 7, "replace")
     assert "replace-foreign" in caught.value.hint
     with pytest.raises(SourceError, match="damaged"):
