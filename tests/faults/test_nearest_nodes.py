@@ -135,7 +135,8 @@ def test_a_near_node_that_dies_and_comes_back_costs_no_row(cluster):
         rows = open_rows("B2", client=client, page_size=500, readers=1)
         disturbed = Reading(rows, kill)
         assert (disturbed.keys == undisturbed).all()
-        assert disturbed.places == {"host", "elsewhere"}
+        # A slow consumer may find that all rows had been received before the node died.
+        assert {"host"} <= disturbed.places <= {"host", "elsewhere"}
         assert sum(disturbed.nodes.values()) == ROWS
         by_key = {"order": "global", "shuffle": 3}
         expected = Reading(open_rows("B2", client=client, **by_key))

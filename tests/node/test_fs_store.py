@@ -404,21 +404,25 @@ def test_readers_of_a_rename_see_one_of_the_names(address, store):
     """A reader who finds neither name, asked one after the other, would have seen a torn rename."""
     write(store, "/one/file", b"x")
     stop = threading.Event()
-    torn = []
+    torn, begun, ended = [], [0], [0]
 
     def look():
         with connect(address) as client:
             own = Store(client, store.name)
             while not stop.is_set():
-                # The rename may come back between the two: three looks have two of one state.
-                if not any(own.exists(f"/{n}/file") for n in ("one", "two", "one", "two")):
+                before = ended[0]
+                # One rename may come between two looks: three looks have two of one state.
+                found = any(own.exists(f"/{n}/file") for n in ("one", "two", "one", "two"))
+                if not found and begun[0] - before <= 1:
                     torn.append(time.time())
 
     threads = [threading.Thread(target=look) for _ in range(2)]
     for thread in threads:
         thread.start()
     for number in range(60):
+        begun[0] += 1
         store.rename(*(("/one", "/two") if number % 2 == 0 else ("/two", "/one")))
+        ended[0] += 1
     stop.set()
     for thread in threads:
         thread.join()

@@ -156,7 +156,7 @@ def test_what_is_refused_leaves_nothing(client, cache_name):
 def test_an_index_is_made_of_what_sql_compares(client, cache_name, layout):
     rows = [{"a": i, "words": ["x"], "many": [1, 2], "blob": b"x"} for i in range(3)]
     for name in ("WORDS", "MANY", "BLOB"):
-        with pytest.raises(ConfigError, match=f"column {name!r} holds") as caught:
+        with pytest.raises(ConfigError, match=f"column {name!r} cannot be indexed") as caught:
             load_dataset(rows, cache_name, client=client, index=[name], layout=layout)
         assert caught.value.hint
     assert not client.cache_exists(cache_name)
