@@ -24,7 +24,8 @@ def export(
         str | None,
         typer.Option(
             metavar="FORMAT",
-            help="folder, tfrecord, parquet or webdataset [default: by the suffix of TARGET].",
+            help="folder, tfrecord, parquet, webdataset or huggingface [default: by the suffix of"
+            " TARGET].",
         ),
     ] = None,
     fields: Annotated[

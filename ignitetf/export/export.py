@@ -25,13 +25,14 @@ from ignitetf.wire.columns import Batch
 
 __all__ = ["ExportFormat", "ExportReport", "export_dataset"]
 
-ExportFormat = Literal["folder", "tfrecord", "parquet", "webdataset"]
+ExportFormat = Literal["folder", "tfrecord", "parquet", "webdataset", "huggingface"]
 
 _FORMATS: Final[dict[str, tuple[str, str]]] = {
     "folder": ("folder", "FolderFormat"),
     "tfrecord": ("tfrecord", "TfRecordFormat"),
     "parquet": ("parquet", "ParquetFormat"),
     "webdataset": ("webdataset", "WebDatasetFormat"),
+    "huggingface": ("huggingface", "HuggingFaceFormat"),
 }
 _SUFFIXES: Final = {
     ".tfrecord": "tfrecord", ".tfrecords": "tfrecord", ".tfrec": "tfrecord",
@@ -89,8 +90,9 @@ def export_dataset(
         cache: Name of the cache, data set or SQL table.
         target: Local path or fsspec URL: a file, or with `shards` and for `folder` a folder.
         client: The connection; None connects with the current settings.
-        format: `folder` (image files by class, and a CSV), `tfrecord`, `parquet` or `webdataset`;
-            None derives it from the suffix of the target; without a suffix it is `folder`.
+        format: `folder` (image files by class, and a CSV), `tfrecord`, `parquet`, `webdataset` or
+            `huggingface` (Parquet whose images and classes `datasets` shows); None derives it from
+            the suffix of the target; without a suffix it is `folder`.
         fields: Fields to write; None for all.
         where: SQL condition on the rows.
         split: Name of a split.

@@ -18,7 +18,7 @@ from ignitetf.export.rows import ExportRows
 from ignitetf.export.target import Target
 from ignitetf.load.sources.arrowplain import import_pyarrow
 from ignitetf.wire.arrow import array_of, arrow_field, meant_type
-from ignitetf.wire.columns import Batch
+from ignitetf.wire.columns import Batch, Column
 from ignitetf.wire.datatypes import Family, family_of
 from ignitetf.wire.schema import BYTES, Field
 
@@ -50,11 +50,15 @@ class ParquetFormat(Format):
         """Return a writer that writes row groups."""
         return _ParquetSink(self, target.open(name))
 
+    def array(self, field: Field, column: Column, kind: Any) -> Any:
+        """Return the column of a field as an array of the type in the schema."""
+        return array_of(self._pa, column, kind)
+
     def record_batch(self, batch: Batch) -> Any:
         """Return a batch as a record batch of Arrow."""
         columns = [batch.columns[field.name] for field in self.fields]
         kinds = self.schema.types
-        arrays = [array_of(self._pa, c, kind) for c, kind in zip(columns, kinds, strict=True)]
+        arrays = [self.array(*one) for one in zip(self.fields, columns, kinds, strict=True)]
         for field, array in zip(self.fields, arrays, strict=True):
             if array.null_count and not field.nullable:
                 raise SchemaError(f"field {field.name}: must not be null")

@@ -46,6 +46,7 @@ LAYERS = (
         {"explore"},
         {"export"},
         {"grain"},
+        {"huggingface"},
         {"jobs"},
         {"metrics"},
         {"torch"},

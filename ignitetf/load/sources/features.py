@@ -14,10 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from ignitetf.errors import SchemaError
 from ignitetf.load.sources.arrowplain import import_pyarrow
 from ignitetf.load.sources.base import ordered_map
 from ignitetf.load.sources.pictures import check_picture
-from ignitetf.pictures import PictureError
+from ignitetf.pictures import PictureError, open_picture
+from ignitetf.wire.arrow import FIELD_METADATA
+from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["Features"]
 
@@ -42,30 +45,39 @@ class Features:
         self.pictures: set[int] = set()
         # Positions of the contents of files; each is followed by their paths.
         self._contents: set[int] = set()
+        # Positions of columns that an export of ours made of another type, and this type.
+        self._exported: dict[int, Any] = {}
         for i, field in enumerate(schema):
-            if self._noted.get(field.name, {}).get("_type") == "Image":
+            note = self._noted.get(field.name, {}).get("_type")
+            content = field.type.field("bytes").with_name(field.name) if i in self._files else field
+            kind = _exported_type(pa, content) if note in ("Image", "ClassLabel") else None
+            if note == "Image" and kind in (None, content.type):
                 self.pictures.add(len(fields))
-            if i not in self._files:
-                fields.append(field)
+            if kind is not None:
+                self._exported[i] = kind
+                fields.append(content.with_type(kind))
                 continue
-            self._contents.add(len(fields))
-            content, path = field.type.field("bytes"), field.type.field("path")
-            fields.append(content.with_name(field.name))
-            fields.append(path.with_name(field.name + _PATH))
+            if i in self._files:
+                self._contents.add(len(fields))
+            fields.append(content)
+            if i in self._files:
+                fields.append(field.type.field("path").with_name(field.name + _PATH))
         self.schema = pa.schema(fields)
 
     def flat(self, batch: Any) -> Any:
         """Return a record batch with the columns of `schema`."""
-        if not self._files:
+        if not self._files and not self._exported:
             return batch
         pa = import_pyarrow("tables")
         arrays: list[Any] = []
         for i, array in enumerate(batch.columns):
-            if i not in self._files:
-                arrays.append(array)
-                continue
-            parts = dict(zip((f.name for f in array.type), array.flatten(), strict=True))
-            arrays += [parts["bytes"], parts["path"]]
+            found = [array]
+            if i in self._files:
+                parts = dict(zip((f.name for f in array.type), array.flatten(), strict=True))
+                found = [parts["bytes"], parts["path"]]
+            if i in self._exported:
+                found = [_as_before(pa, found[0], self._exported[i])]
+            arrays += found
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def damaged(self, flat: Any, chosen: Iterable[int]) -> Iterator[tuple[int, str]]:
@@ -97,6 +109,35 @@ def _noted(metadata: Mapping[bytes, bytes] | None) -> dict[str, dict[str, Any]]:
         return {name: note for name, note in found.items() if isinstance(note, dict)}
     except (KeyError, TypeError, ValueError, AttributeError):
         return {}
+
+
+def _exported_type(pa: Any, field: Any) -> Any:
+    """Return the type of a column before an export of ours; None if it is of another tool."""
+    try:
+        noted = Field.from_json(json.loads((field.metadata or {})[FIELD_METADATA]))
+    except (KeyError, ValueError, SchemaError):
+        return None
+    if noted.dtype == BYTES:
+        return field.type
+    kind = pa.from_numpy_dtype(noted.dtype)
+    if not noted.shape:
+        return kind
+    return pa.binary(noted.size) if pa.types.is_uint8(kind) else pa.list_(kind, noted.size)
+
+
+def _as_before(pa: Any, array: Any, kind: Any) -> Any:
+    """Return a column as it was before an export of ours: pixels of PNG files, smaller integers."""
+    is_bytes = pa.types.is_fixed_size_binary(kind)
+    if not is_bytes and not pa.types.is_fixed_size_list(kind):
+        return array.cast(kind)
+    dtype = np.dtype(np.uint8 if is_bytes else kind.value_type.to_pandas_dtype())
+    values: list[Any] = []
+    for file in array.to_pylist():
+        pixels = None if file is None else np.asarray(Image.open(io.BytesIO(file))).astype(dtype)
+        values.append(
+            pixels if pixels is None else pixels.tobytes() if is_bytes else pixels.ravel()
+        )
+    return pa.array(values, kind)
 
 
 def _is_file(pa: Any, kind: Any) -> bool:

@@ -1,0 +1,90 @@
+"""`iterable_dataset`: the rows of a data set in order, for Hugging Face's `datasets`.
+
+process rows -> Arrow -> **huggingface**
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from ignitetf.errors import ConfigError, MissingExtra
+from ignitetf.read.export import count_of, record_of
+from ignitetf.read.key_order import KeyOrder
+from ignitetf.read.process_rows import ProcessRows, opened
+from ignitetf.read.rows import EpochRows
+from ignitetf.read.scan_order import whole_argument
+
+__all__ = ["iterable_dataset"]
+
+# Rows of a shard: what a resume reads once more at most.
+_SHARD_ROWS: Final = 1024
+
+
+def iterable_dataset(
+    source: str | EpochRows,
+    address: str | Sequence[str] | None = None,
+    *,
+    shard_rows: int = _SHARD_ROWS,
+    **arguments: Any,
+) -> Any:
+    """Return one epoch of a data set as a `datasets.IterableDataset`, whose state is exact.
+
+        train = iterable_dataset("MNIST_TRAIN", order="global", shuffle=7, epoch=0)
+        for row in train:
+            state = train.state_dict()               # after this row
+        train.load_state_dict(state)
+
+    The order is that of `open_rows`. Its shards are consecutive rows of it, which
+    `datasets` divides among worker processes and `split_dataset_by_node` among ranks.
+
+    Args:
+        source: Name of the data set, or opened rows.
+        address: Node or nodes, as for `open_rows`.
+        shard_rows: Rows of a shard.
+        **arguments: Arguments of `open_rows`; the default order is `keys`.
+
+    Raises:
+        ConfigError: The order is a scan, which cannot be read from any place.
+        CacheNotFound: There is no such cache.
+        ConnectError: No node answered.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtra.of("iterable_dataset needs datasets", "huggingface", error) from error
+    if isinstance(source, str) and arguments.get("order") is None:
+        arguments["order"] = "keys" if arguments.get("shuffle") is None else "global"
+    rows = opened(source, address, arguments)
+    if not isinstance(rows.order, KeyOrder):
+        raise ConfigError(f"{rows.name}: shards of a scan", hint="order='keys' or 'global'")
+    size = whole_argument("shard_rows", shard_rows, 1)
+    return datasets.IterableDataset.from_generator(
+        _rows_of, gen_kwargs={
+            "rows": ProcessRows(rows),
+            "starts": list(range(0, len(rows), size)),
+            "size": size,
+        },
+    )  # fmt: skip
+
+
+def _rows_of(rows: ProcessRows, starts: list[int], size: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of some shards as dicts of Python values."""
+    import pyarrow as pa
+
+    opened = rows.get()
+    texts = {f.name for f in pa.schema(opened) if pa.types.is_large_string(f.type)}
+    for start in starts:
+        with contextlib.closing(opened.advance(start).batches(size)) as batches:
+            columns = next(batches)
+        for number in range(count_of(columns)):
+            record = record_of(columns, number)
+            if not opened.plain:
+                record = {"key": record["key"], **record["val"]}
+            yield {name: _plain(value, name in texts) for name, value in record.items()}
+
+
+def _plain(value: Any, is_text: bool) -> Any:
+    """Return a value as `datasets` stores it: texts as `str`."""
+    return value.decode() if is_text and isinstance(value, bytes) else value
