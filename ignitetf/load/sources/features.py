@@ -130,13 +130,16 @@ def _as_before(pa: Any, array: Any, kind: Any) -> Any:
     is_bytes = pa.types.is_fixed_size_binary(kind)
     if not is_bytes and not pa.types.is_fixed_size_list(kind):
         return array.cast(kind)
+    size = kind.byte_width if is_bytes else kind.list_size
     dtype = np.dtype(np.uint8 if is_bytes else kind.value_type.to_pandas_dtype())
     values: list[Any] = []
     for file in array.to_pylist():
-        pixels = None if file is None else np.asarray(Image.open(io.BytesIO(file))).astype(dtype)
-        values.append(
-            pixels if pixels is None else pixels.tobytes() if is_bytes else pixels.ravel()
-        )
+        if file is None:
+            values.append(None)
+            continue
+        with open_picture(file, size) as image:
+            pixels = np.asarray(image).astype(dtype)
+        values.append(pixels.tobytes() if is_bytes else pixels.ravel())
     return pa.array(values, kind)
 
 
