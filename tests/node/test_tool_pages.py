@@ -20,7 +20,7 @@ def test_a_page_prints_what_it_says(name, client, address, tmp_path, monkeypatch
     from ignitetf.tables.catalog import drop_manifest
 
     for module in NEEDS[name]:
-        pytest.importorskip(module, reason=f"needs {module}: pip install 'ignitetf[tools]'")
+        pytest.importorskip(module, reason=f"needs {module}: see the page")
     monkeypatch.setenv("IGNITETF_ADDRESS", address)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     try:
