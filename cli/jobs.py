@@ -15,7 +15,7 @@ from ignitetf.cli.output import NESTED, OutputOption, note, show
 
 if TYPE_CHECKING:
     from ignitetf.fs.store import Store
-    from ignitetf.jobs.logs import Look
+    from ignitetf.jobs.logs import JobSnapshot
     from ignitetf.jobs.record import Job, WorkerStatus
     from ignitetf.net.client import Client
 
@@ -184,7 +184,7 @@ def _found(client: Client, job: str) -> tuple[Any, Job]:
 
 
 @contextlib.contextmanager
-def _screen(output: str) -> Iterator[Callable[[Look], None]]:
+def _screen(output: str) -> Iterator[Callable[[JobSnapshot], None]]:
     """Yield what shows a look: JSON lines, lines, or lines above a table of the workers."""
     if output in NESTED:
         yield _write_json
@@ -197,7 +197,7 @@ def _screen(output: str) -> Iterator[Callable[[Look], None]]:
         console = Console(highlight=False)
         with Live(console=console, transient=True, refresh_per_second=4) as live:
 
-            def write(look: Look) -> None:
+            def write(look: JobSnapshot) -> None:
                 for _, worker, line in look.lines:
                     console.print(f"[{worker}] {line}", markup=False, soft_wrap=True)
                 live.update(_table(look))
@@ -205,7 +205,7 @@ def _screen(output: str) -> Iterator[Callable[[Look], None]]:
             yield write
 
 
-def _write_json(look: Look) -> None:
+def _write_json(look: JobSnapshot) -> None:
     event = {
         "state": look.job.state,
         "attempt": look.job.attempt,
@@ -219,13 +219,13 @@ def _line(attempt: int, worker: str, line: str) -> dict[str, Any]:
     return {"attempt": attempt, "worker": worker, "line": line}
 
 
-def _write_lines(look: Look) -> None:
+def _write_lines(look: JobSnapshot) -> None:
     for _, worker, line in look.lines:
         print(f"[{worker}] {line}")
     sys.stdout.flush()
 
 
-def _table(look: Look) -> Any:
+def _table(look: JobSnapshot) -> Any:
     from rich.table import Table
 
     job = look.job

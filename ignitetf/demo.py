@@ -60,7 +60,7 @@ def run_demo(
     """
     rows, rate = _load(settings, say, copies=None if node is None else 1)
     if columns is not None:
-        say(_look(settings, columns))
+        say(_show_digits(settings, columns))
     training = _Training(settings, say)
     result = training.run(node)
     return {
@@ -90,7 +90,7 @@ def _load(settings: Settings, say: Callable[[str], None], copies: int | None) ->
     return rows, round(rows / seconds) if seconds else 0
 
 
-def _look(settings: Settings, columns: int) -> str:
+def _show_digits(settings: Settings, columns: int) -> str:
     """Return a digit of each class with its label, as text for a terminal."""
     with Client(settings) as client:
         return contact_sheet(client, TEST, count=10, columns=10).text(columns)
@@ -112,9 +112,9 @@ class _Training:
 
     def run(self, node: Node | None) -> dict[str, Any]:
         """Train, and return the results."""
-        killing = _Killing(node, self._say)
-        model, _ = self._fitted("first", _at(_KILLED_IN, 0, killing.kill), *self._tensorboard())
-        killing.mend()
+        killer = _NodeKiller(node, self._say)
+        model, _ = self._fitted("first", _at(_KILLED_IN, 0, killer.kill), *self._tensorboard())
+        killer.restart()
         accuracy = float(model.evaluate(self._test, verbose=0)[1])
         self._say(f"trained {_EPOCHS} epochs from {TRAIN}: test accuracy {accuracy:.4f}")
         equal = self._resume(model) if self._native else None
@@ -125,7 +125,7 @@ class _Training:
         return {
             "test_accuracy": round(accuracy, 4),
             "restored_accuracy": round(again, 4),
-            "killed": killing.killed,
+            "killed": killer.killed,
             "resumed_equal": equal,
             "checkpoint": CHECKPOINT,
             "logs": LOGS if self._has_tensorboard else None,
@@ -227,7 +227,7 @@ def _at(epoch: int, batch: int, action: Callable[[], None]) -> Any:
     return tf.keras.callbacks.LambdaCallback(on_epoch_begin=begin, on_train_batch_end=done)
 
 
-class _Killing:
+class _NodeKiller:
     """Kills the last member of a node while a model trains, and starts it again.
 
     Args:
@@ -251,7 +251,7 @@ class _Killing:
         self.killed += 1
         self._say(f"killed a node (process {pid}) in epoch {_KILLED_IN}; the training goes on")
 
-    def mend(self) -> None:
+    def restart(self) -> None:
         """Restart the member."""
         if self.killed and self._node is not None:
             Node.start(self._node.name)

@@ -145,7 +145,7 @@ def check(
         if repair:
             store.meta.finish_removals()
             report.waiting = _reclaim(store, wait, on_progress)
-        _look(store, report, repair)
+        _check_contents(store, report, repair)
         if read:
             _read_all(store, report, on_progress)
         return report
@@ -161,7 +161,7 @@ def _reclaim(store: Store, wait: bool, on_progress: Callable[[str], None]) -> in
         time.sleep(1.0)
 
 
-def _look(store: Store, report: CheckReport, repair: bool) -> None:
+def _check_contents(store: Store, report: CheckReport, repair: bool) -> None:
     metadata = _Metadata(store)
     if metadata.notes == 0 and store.chunks.count() == _expected(metadata):
         found = None
@@ -219,14 +219,14 @@ def _check_tree(
         if named.get(directory):
             continue  # its parent is lost too and will be repaired
         if not metadata.entries.get(directory):
-            _mend(
+            _repair_or_report(
                 report,
                 repair,
                 f"directory {directory} is empty and has no name",
                 lambda d=directory: store.meta.remove([directory_key(d)]),  # type: ignore[misc]
             )
         else:
-            _mend(
+            _repair_or_report(
                 report,
                 repair,
                 f"directory {directory} has entries and no name",
@@ -250,7 +250,7 @@ def _check_record(
     if known == parent:
         return
     what = "has no record" if known is None else f"thinks it is in {known}"
-    _mend(
+    _repair_or_report(
         report,
         repair,
         f"directory {directory} ({name!r} in {parent}) {what}",
@@ -258,7 +258,9 @@ def _check_record(
     )
 
 
-def _mend(report: CheckReport, repair: bool, what: str, how: Callable[[], object]) -> None:
+def _repair_or_report(
+    report: CheckReport, repair: bool, what: str, how: Callable[[], object]
+) -> None:
     if repair:
         how()
         report.repaired.append(what)

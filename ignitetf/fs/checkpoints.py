@@ -23,7 +23,7 @@ from ignitetf.fs.records import Entry
 from ignitetf.fs.store import Store
 from ignitetf.fs.sync import read_state, write_file
 from ignitetf.fs.tree import Outdated
-from ignitetf.fs.units import STATE_FILE, Unit, index_of, units, what_is_wrong
+from ignitetf.fs.units import STATE_FILE, Unit, find_fault, index_of, units
 
 __all__ = ["Checkpoint", "checkpoints", "prune", "retire"]
 
@@ -70,11 +70,11 @@ def _find(store: Store, remote: str) -> _Found:
     for _ in range(_TRIES):
         # A concurrent prune may remove files while they are read.
         with contextlib.suppress(FileNotFoundError):
-            return _look(store, remote)
-    return _look(store, remote)
+            return _find_checkpoints(store, remote)
+    return _find_checkpoints(store, remote)
 
 
-def _look(store: Store, remote: str) -> _Found:
+def _find_checkpoints(store: Store, remote: str) -> _Found:
     folder = RemoteFolder(store, remote)
     state = read_state(store, f"{folder.path}/{STATE_FILE}")
     latest, order = state_names(state[1])
@@ -88,7 +88,7 @@ def _look(store: Store, remote: str) -> _Found:
                 files=unit.files,
                 size_bytes=sum(entry.size for entry in entries),
                 mtime_ns=max(entry.mtime_ns for entry in entries),
-                complete=what_is_wrong(folder, unit) is None,
+                complete=find_fault(folder, unit) is None,
                 latest=latest == unit.name,
             )
             found.append((one, unit))

@@ -52,7 +52,7 @@ _KEPT_CHUNKS: Final = 2
 _BULK_CHUNKS: Final = 4
 # Each step of a sequential read multiplies the read-ahead by this factor. On a distant link a step
 # takes a round trip; on a near one a few steps fill the whole window.
-_STEEP: Final = 8
+_READ_AHEAD_FACTOR: Final = 8
 _REMOVE_BATCH: Final = 512
 _CHECKSUM_BYTES: Final = 4
 _SCAN_PAGE: Final = 8  # entries, each with a whole chunk
@@ -294,7 +294,7 @@ class ContentReader:
         if not 0 <= self._next - first <= 1:
             self._depth = 0
         elif last >= self._next > 0 or last + 1 - first >= _BULK_CHUNKS:
-            self._depth = _STEEP * max(self._depth, last + 1 - first)
+            self._depth = _READ_AHEAD_FACTOR * max(self._depth, last + 1 - first)
 
     def _chunk(self, index: int, last: int) -> memoryview:
         if index in self._kept:

@@ -26,7 +26,7 @@ from typing import Protocol
 from ignitetf.errors import IgniteTFError
 from ignitetf.fs.chunks import ChunkCache, ContentReader, ContentWriter, as_bytes
 from ignitetf.fs.leases import Leases
-from ignitetf.fs.meta import Begun, MetaCache, Transaction
+from ignitetf.fs.meta import EarlyTransaction, MetaCache, Transaction
 from ignitetf.fs.path import os_error, os_errors, parts
 from ignitetf.fs.reclaim import Reclaimer
 from ignitetf.fs.records import (
@@ -42,10 +42,10 @@ from ignitetf.fs.records import (
 from ignitetf.fs.tree import Conditions, Found, Names, Stale, Tree
 from ignitetf.net.failures import is_full
 
-__all__ = ["FileWriter", "NewContent", "close_together", "found_beside_lease"]
+__all__ = ["FileWriter", "NewContent", "close_together", "lookup_with_lease"]
 
 
-class Around(Protocol):
+class WriterStore(Protocol):
     """The part of the store that a writer uses."""
 
     meta: MetaCache
@@ -64,7 +64,7 @@ class NewContent:
         chunk_bytes: Size of the chunks.
     """
 
-    def __init__(self, store: Around, key: str, chunk_bytes: int) -> None:
+    def __init__(self, store: WriterStore, key: str, chunk_bytes: int) -> None:
         self._store = store
         self.writer = ContentWriter(store.chunks, new_id(), chunk_bytes)
         self.lease = store.leases.writer(self.writer.content_id, key)
@@ -80,15 +80,15 @@ class NewContent:
             return
         # Puts in flight, and the publication, may arrive after their connection closed.
         try:
-            self.lease.give_up()
+            self.lease.abandon()
         except IgniteTFError as error:
             if not is_full(error):
                 raise
             self._store.reclaimer.remove_reserved(content, self.lease.reserved, self.lease.key)
-            self.lease.give_up()
+            self.lease.abandon()
         self._store.leases.garbage_made()
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """Remove the content if the cluster can be reached; otherwise other clients reclaim it."""
         with contextlib.suppress(IgniteTFError, OSError):
             self.remove()
@@ -99,8 +99,8 @@ class NewContent:
         self._store.leases.writer_ended(self.lease)
 
 
-def found_beside_lease(
-    store: Around, names: Names, chunk_bytes: int, find: Callable[[], Found]
+def lookup_with_lease(
+    store: WriterStore, names: Names, chunk_bytes: int, find: Callable[[], Found]
 ) -> tuple[Found, NewContent]:
     """Look up the place of new content while its lease is stored; returns both.
 
@@ -123,7 +123,7 @@ def found_beside_lease(
             wait()
         content.lease.refer_to(found.key)
     except BaseException:
-        content.give_up()
+        content.discard()
         raise
     return found, content
 
@@ -140,7 +140,7 @@ class FileWriter:
         new: What is written.
     """
 
-    def __init__(self, store: Around, found: Found, mode: str, new: NewContent) -> None:
+    def __init__(self, store: WriterStore, found: Found, mode: str, new: NewContent) -> None:
         self.path = found.path
         self.mode = mode
         self.closed = False
@@ -150,16 +150,16 @@ class FileWriter:
         self._pid = os.getpid()
         self._failure: BaseException | None = None
         self._published: int | None = None  # bytes of our content that the entry refers to
-        self._shown = False  # the entry may refer to our content: a publication was begun
+        self._shown = False  # the entry may refer to our content: a publication has started
         self._dropped = False  # the file was removed or replaced after we published
-        self._absorbed: Extent | None = None  # a short last extent that we copied
+        self._copied_extent: Extent | None = None  # a short last extent that we copied
         self._replaced: dict[str, int] = {}  # contents that the entry had before ours
         self._prefix = 0  # its size: our content begins with this many copied bytes
         self._appends = mode == "a" and found.entry is not None  # False if it creates the file
         self._base = 0  # size of the file before our content, for `tell`
         self._new, self._content, self._lease = new, new.writer, new.lease
         if mode == "a" and found.entry is not None:
-            self._absorb(found.entry)
+            self._copy_short_extent(found.entry)
 
     @property
     def inherited(self) -> bool:
@@ -198,10 +198,10 @@ class FileWriter:
             if not final and self._published == self._content.size:
                 return
             self._reserve(max(1, self._content.chunks))
-            with _begun_during(self._store, self._content.flush) as begun:
+            with _transaction_during_flush(self._store, self._content.flush) as early:
                 if not self._dropped:
-                    self._store.tree.settled(
-                        (), lambda: self._publish(begun, final, dict(attributes or {}))
+                    self._store.tree.retry_stale(
+                        (), lambda: self._publish(early, final, dict(attributes or {}))
                     )
             if self._dropped and final:
                 self._new.remove()
@@ -258,7 +258,7 @@ class FileWriter:
                 errno.ESTALE, self.path, "the writer did not renew its lease in time, and lost it"
             )
 
-    def _absorb(self, entry: Entry) -> None:
+    def _copy_short_extent(self, entry: Entry) -> None:
         """Copy the last extent if it is short, in order to replace it."""
         self._base = entry.size
         if not entry.extents:
@@ -273,7 +273,7 @@ class FileWriter:
         if last.size:
             self._reserve(1)
             self._content.write(data)
-        self._absorbed, self._prefix = last, last.size
+        self._copied_extent, self._prefix = last, last.size
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -293,8 +293,8 @@ class FileWriter:
             self._failure = error
             raise
 
-    def _publish(self, begun: Begun, final: bool, attributes: dict[str, str]) -> None:
-        key = self._store.meta.transact(lambda t: self._show(t, final, attributes), begun)
+    def _publish(self, early: EarlyTransaction, final: bool, attributes: dict[str, str]) -> None:
+        key = self._store.meta.transact(lambda t: self._show(t, final, attributes), early)
         if key is not None:
             # Renamed in the meantime: the next try uses the new key.
             self._key, self._directory_id = key, key.partition("/")[0]
@@ -383,7 +383,7 @@ class FileWriter:
             contents = present.contents() if present is not None else {}
             start = self._prefix if present is None else 0
             return [Extent(content, start, size - start, chunk_bytes)], contents
-        if present.extents and present.extents[-1] == self._absorbed:
+        if present.extents and present.extents[-1] == self._copied_extent:
             kept = list(present.extents[:-1])
             used = Entry(None, 0, tuple(kept)).contents()
             gone = {c: n for c, n in present.contents().items() if c not in used}
@@ -393,16 +393,18 @@ class FileWriter:
 
 
 @contextlib.contextmanager
-def _begun_during(store: Around, flush: Callable[[], None]) -> Iterator[Begun]:
+def _transaction_during_flush(
+    store: WriterStore, flush: Callable[[], None]
+) -> Iterator[EarlyTransaction]:
     """Begin a transaction while content is stored; the block runs after all content is stored."""
-    with contextlib.closing(Begun(store.meta)) as begun:
-        begun.begin()
+    with contextlib.closing(EarlyTransaction(store.meta)) as early:
+        early.begin()
         flush()
-        yield begun
+        yield early
 
 
 def close_together(
-    store: Around,
+    store: WriterStore,
     writers: Sequence[tuple[FileWriter, Mapping[str, str]]],
     unchanged: Mapping[str, Entry | None] = MappingProxyType({}),
 ) -> None:
@@ -429,7 +431,7 @@ def close_together(
             for writer, attributes in ordered:
                 writer._show(transaction, True, dict(attributes))
 
-        store.meta.transact(show, begun)
+        store.meta.transact(show, early)
 
     def flush() -> None:
         for writer, _ in ordered:
@@ -439,8 +441,8 @@ def close_together(
     with contextlib.ExitStack() as guards:
         for writer, _ in ordered:
             guards.enter_context(writer._guarded())
-        begun = guards.enter_context(_begun_during(store, flush))
-        store.tree.settled((), attempt)
+        early = guards.enter_context(_transaction_during_flush(store, flush))
+        store.tree.retry_stale((), attempt)
     for writer, _ in ordered:
         writer._published = writer._content.size
         writer.closed = True

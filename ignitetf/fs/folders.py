@@ -69,9 +69,9 @@ class LocalFolder:
         self.path = path
         self.sizes: dict[str, int] = {}
         self.left_out: dict[str, str] = {}
-        self._look()
+        self._list_files()
 
-    def _look(self) -> None:
+    def _list_files(self) -> None:
         for where, folders, names in os.walk(self.path, onerror=self._unlisted):
             base = Path(where).relative_to(self.path)
             links = [name for name in folders if Path(where, name).is_symlink()]
@@ -95,7 +95,7 @@ class LocalFolder:
             name = Path(error.filename).relative_to(self.path).as_posix()
             self.left_out[name] = f"cannot be listed: {error.strerror}"
 
-    def leaves_out(self, name: str) -> bool:
+    def may_be_left_out(self, name: str) -> bool:
         """Whether a file of this name may exist here in a part that was left out."""
         above = Path(name).parents
         return name in self.left_out or any(one.as_posix() in self.left_out for one in above)
@@ -261,7 +261,7 @@ def state_of(text: str, base: str, there: Container[str]) -> str | None:
 
 def _prefix(path: str, base: str) -> str:
     """Resolve a path; as folders get moved, an absolute one is a checkpoint next to the state."""
-    plain = _ESCAPE.sub(_meant, path.encode("utf-8", "surrogateescape")).decode(
+    plain = _ESCAPE.sub(_unescaped, path.encode("utf-8", "surrogateescape")).decode(
         "utf-8", "surrogateescape"
     )
     own = plain.rpartition("/")[2] if plain.startswith("/") or "://" in plain else plain
@@ -273,7 +273,7 @@ def _relative(prefix: str, base: str) -> str:
     return "".join(_quoted(byte) for byte in plain.encode("utf-8", "surrogateescape"))
 
 
-def _meant(escape: re.Match[bytes]) -> bytes:
+def _unescaped(escape: re.Match[bytes]) -> bytes:
     """Return the bytes of an escape; an escape unknown to protobuf stays unchanged."""
     octal, hexadecimal, code, letter = escape.groups()
     if octal or hexadecimal:

@@ -27,7 +27,7 @@ from ignitetf._core._native import connect_igfs, shut_igfs
 from ignitetf._core.tensorflow import library_in
 from ignitetf.errors import MissingExtra
 from ignitetf.fs import keras_guard
-from ignitetf.fs.handles import Handles, require_linux, told
+from ignitetf.fs.handles import Handles, require_linux, status_of
 from ignitetf.fs.path import NativeIOUnavailable
 from ignitetf.fs.store import DEFAULT_NAME
 from ignitetf.settings import Settings
@@ -74,7 +74,7 @@ def register() -> None:
         atexit.unregister(_at_exit)
         raise NativeIOUnavailable("another plugin has registered igfs:// with TensorFlow")
     try:
-        connect_igfs(_handles, told, _SCHEME, library_in(tf.sysconfig.get_lib()))
+        connect_igfs(_handles, status_of, _SCHEME, library_in(tf.sysconfig.get_lib()))
     except ValueError as error:
         raise NativeIOUnavailable(str(error)) from error
     _registered.append(True)

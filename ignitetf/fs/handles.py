@@ -24,7 +24,7 @@ from ignitetf.fs.records import Entry
 from ignitetf.fs.store import DEFAULT_NAME, FileReader, Store, open_store
 from ignitetf.settings import Settings
 
-__all__ = ["Code", "Handles", "code_of", "require_linux", "told"]
+__all__ = ["Code", "Handles", "code_of", "require_linux", "status_of"]
 
 _HINT: Final = "use fsspec (igfs:// URLs), or 'ignitetf checkpoint push' and 'pull'"
 
@@ -92,7 +92,7 @@ def code_of(error: BaseException) -> int:
     return Code.UNKNOWN
 
 
-def told(error: BaseException) -> tuple[int, bytes]:
+def status_of(error: BaseException) -> tuple[int, bytes]:
     """Return TensorFlow's status code and message for an exception."""
     code = code_of(error)
     message = "igfs: interrupted" if code == Code.CANCELLED else str(error) or type(error).__name__

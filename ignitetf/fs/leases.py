@@ -125,7 +125,7 @@ class WriterLease:
         with held(self._lock):
             self.lost = True
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """End the lease, so that its reserved chunks are reclaimed after the grace period."""
         with held(self._lock):
             self.lost = True
@@ -146,7 +146,7 @@ class _ReaderLease:
     def __init__(self, contents: Iterable[str]) -> None:
         self.contents = tuple(contents)
         self.since = time.monotonic()
-        self.beaten = 0.0
+        self.renewed_at = 0.0
 
 
 class Leases:
@@ -200,7 +200,7 @@ class Leases:
         with held(self._lock):
             lease = self._readers.pop(number, None)
             others = {content for other in self._readers.values() for content in other.contents}
-        if lease is not None and lease.beaten:
+        if lease is not None and lease.renewed_at:
             keys = [reader_key(c, self._reader) for c in lease.contents if c not in others]
             Beside(lambda: self._remove(keys))  # nothing depends on it
 
@@ -224,14 +224,14 @@ class Leases:
                 start(self._thread)
 
     def _run(self) -> None:
-        beaten = reclaimed = time.monotonic()
+        renewed_at = reclaimed = time.monotonic()
         while not self._stop.wait(_TICK_S):
             now = time.monotonic()
             # The cluster may be unreachable for a while; the next tick tries again.
             with contextlib.suppress(IgniteTFError, OSError):
                 self._beat_readers(now)
-                if now - beaten >= _BEAT_S:
-                    beaten = now
+                if now - renewed_at >= _BEAT_S:
+                    renewed_at = now
                     for lease in list(self._writers):
                         lease.renew()
                 if self._garbage and now - reclaimed >= _RECLAIM_S:
@@ -248,9 +248,9 @@ class Leases:
             due = [
                 lease
                 for lease in self._readers.values()
-                if now - lease.since >= _READER_AFTER_S and now - lease.beaten >= _BEAT_S
+                if now - lease.since >= _READER_AFTER_S and now - lease.renewed_at >= _BEAT_S
             ]
         value = encode({"t": now_ms(), "h": machine(), "p": os.getpid(), "s": started()})
         self._meta.put_all({reader_key(c, self._reader): value for r in due for c in r.contents})
         for lease in due:
-            lease.beaten = now
+            lease.renewed_at = now

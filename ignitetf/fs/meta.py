@@ -45,16 +45,16 @@ from ignitetf.wire.requests import (
     transaction_start_request,
 )
 
-__all__ = ["Begun", "MetaCache", "Transaction", "metadata_spec"]
+__all__ = ["EarlyTransaction", "MetaCache", "Transaction", "metadata_spec"]
 
 T = TypeVar("T")
 
 TABLE: Final = "ENTRY"
 _LOCK_TIMEOUT_MS: Final = 10_000
 # Up to this age, a transaction that was begun early has enough of its time left.
-_BEGUN_S: Final = 2.0
+_EARLY_S: Final = 2.0
 # How long to wait for the begin of an unused transaction.
-_GIVE_UP_S: Final = 1.0
+_ABANDON_S: Final = 1.0
 _RANGE_PAGE: Final = 16_384
 _WHAT: Final = "the file system's metadata"
 # A missing schema has two error texts: a thread of the node that has used this schema before does
@@ -286,25 +286,27 @@ class MetaCache:
             channel.close()
             raise
 
-    def transact(self, work: Callable[[Transaction], T], begun: Begun | None = None) -> T:
+    def transact(
+        self, work: Callable[[Transaction], T], early: EarlyTransaction | None = None
+    ) -> T:
         """Run work in a pessimistic transaction and commit it, retrying after a rollback.
 
         Args:
             work: Reads, which lock what they read, followed by writes. It may run several times;
                 `transaction.unsettled` says whether its effect may already be stored. An
                 exception rolls back.
-            begun: A transaction that was begun for the first try.
+            early: A transaction that was begun for the first try.
         """
         unsettled = False
 
         def once(earlier: IgniteTFError | None) -> T:
             nonlocal unsettled
-            transaction = None if begun is None else begun.take()
+            transaction = None if early is None else early.take()
             channel = self.client.acquire() if transaction is None else transaction.channel
             try:
                 if transaction is None:
                     transaction = Transaction(self, channel, earlier if unsettled else None)
-                    transaction.wait_until_begun()
+                    transaction.wait_started()
                 try:
                     result = work(transaction)
                     transaction.write()
@@ -358,14 +360,14 @@ class Transaction:
         """Id of the transaction; the first access waits for it."""
         return read_int(self.channel.receive(self._begin), "the id of a transaction")
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Close the connection after the node has begun the transaction; the node rolls it back."""
         if "_id" not in self.__dict__:
             with contextlib.suppress(IgniteTFError):
-                self.channel.receive(self._begin, timeout_s=_GIVE_UP_S)
+                self.channel.receive(self._begin, timeout_s=_ABANDON_S)
         self.channel.close()
 
-    def wait_until_begun(self) -> None:
+    def wait_started(self) -> None:
         """Wait until the node has begun the transaction; raises the error if it could not."""
         _ = self._id
 
@@ -454,7 +456,7 @@ class Transaction:
                 self.channel.close()
 
 
-class Begun:
+class EarlyTransaction:
     """A transaction that is begun while its work is prepared; this saves a round trip.
 
     It holds no locks. `close` ends it unless it was taken.
@@ -481,11 +483,11 @@ class Begun:
         found, self._found = self._found, None
         if found is None:
             return None
-        if time.monotonic() - self._since > _BEGUN_S:
-            found.give_up()
+        if time.monotonic() - self._since > _EARLY_S:
+            found.abandon()
             return None
         try:
-            found.wait_until_begun()
+            found.wait_started()
         except IgniteTFError:
             found.channel.close()
             return None
@@ -495,7 +497,7 @@ class Begun:
         """End the transaction unless it was taken."""
         found, self._found = self._found, None
         if found is not None:
-            found.give_up()
+            found.abandon()
 
 
 def metadata_spec(name: str, backups: int, data_region: str | None) -> CacheSpec:

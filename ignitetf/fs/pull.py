@@ -28,14 +28,14 @@ from ignitetf.fs.folders import (
 from ignitetf.fs.path import os_error
 from ignitetf.fs.store import Store
 from ignitetf.fs.sync import DIGEST, SyncReport, digest_of, read_file
-from ignitetf.fs.units import STATE_FILE, Unit, is_known, units, what_is_wrong
+from ignitetf.fs.units import STATE_FILE, Unit, find_fault, is_known, units
 
 __all__ = ["pull"]
 
-_LOOKS: Final = 20
+_MAX_PASSES: Final = 20
 _STILL_WRONG: Final = 3  # passes until a checkpoint counts as incomplete
 _PAUSE_S: Final = 0.3
-_Told = Callable[[str, int], None]
+OnFile = Callable[[str, int], None]
 
 
 class _Changed(Exception):
@@ -47,7 +47,7 @@ def pull(
     remote: str,
     local: Path,
     *,
-    on_file: _Told = lambda name, size: None,
+    on_file: OnFile = lambda name, size: None,
 ) -> SyncReport:
     """Copy what changed from the cluster into a local directory.
 
@@ -67,8 +67,8 @@ def pull(
             SHA-256; EBUSY if it keeps changing.
     """
     begin, report, wrong = time.monotonic(), SyncReport(), 0
-    for look in range(_LOOKS):
-        last = look == _LOOKS - 1
+    for look in range(_MAX_PASSES):
+        last = look == _MAX_PASSES - 1
         try:
             _pull_once(store, remote, local, report, on_file)
             wrong += 1
@@ -88,7 +88,7 @@ def pull(
     return report
 
 
-def _pull_once(store: Store, remote: str, local: Path, report: SyncReport, on_file: _Told) -> None:
+def _pull_once(store: Store, remote: str, local: Path, report: SyncReport, on_file: OnFile) -> None:
     report.begin()
     folder = RemoteFolder(store, remote)
     states = {
@@ -105,7 +105,7 @@ def _pull_once(store: Store, remote: str, local: Path, report: SyncReport, on_fi
     for unit in units(folder, {name for _, every in named for name in every}):
         if unit.kind == "checkpoint" and not unit.files and unit.name not in latest:
             continue  # pruned by somebody who could not update the state
-        fault = what_is_wrong(folder, unit) or _copy(store, folder, unit, local, report, on_file)
+        fault = find_fault(folder, unit) or _copy(store, folder, unit, local, report, on_file)
         if fault is not None:
             report.incomplete.append(f"{unit.name or '.'}: {fault}")
         elif unit.kind == "checkpoint":
@@ -117,7 +117,7 @@ def _pull_once(store: Store, remote: str, local: Path, report: SyncReport, on_fi
 
 
 def _copy(
-    store: Store, folder: RemoteFolder, unit: Unit, local: Path, report: SyncReport, on_file: _Told
+    store: Store, folder: RemoteFolder, unit: Unit, local: Path, report: SyncReport, on_file: OnFile
 ) -> str | None:
     """Copy the changed files of a unit; if they are broken, keep the old and return the fault."""
     fresh = [name for name in unit.files if not _is_here(folder, name, local)]
@@ -129,7 +129,7 @@ def _copy(
         for name in unit.files:
             _raise_if_replaced(store, folder, name)
         if is_known(unit):
-            fault = what_is_wrong(_Arrived(local, unit, parts), unit, read=bool(fresh))
+            fault = find_fault(_Arrived(local, unit, parts), unit, read=bool(fresh))
             if fault is not None:
                 return fault
         else:

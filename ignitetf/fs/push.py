@@ -26,13 +26,13 @@ from ignitetf.fs.records import Entry
 from ignitetf.fs.store import Store
 from ignitetf.fs.sync import DIGEST, SyncReport, digest_of, read_state, write_file
 from ignitetf.fs.tree import Outdated
-from ignitetf.fs.units import STATE_FILE, Unit, index_of, is_known, units, what_is_wrong
+from ignitetf.fs.units import STATE_FILE, Unit, find_fault, index_of, is_known, units
 
 __all__ = ["push", "watch"]
 
 _LOOKS: Final = 5
 _PAUSE_S: Final = 0.5
-_Told = Callable[[str, int], None]
+OnFile = Callable[[str, int], None]
 
 
 def push(
@@ -42,7 +42,7 @@ def push(
     *,
     delete: bool = False,
     keep: int | None = None,
-    on_file: _Told = lambda name, size: None,
+    on_file: OnFile = lambda name, size: None,
 ) -> SyncReport:
     """Copy what changed from a local directory into the cluster.
 
@@ -80,7 +80,7 @@ def _push_once(
     *,
     delete: bool = False,
     keep: int | None = None,
-    on_file: _Told = lambda name, size: None,
+    on_file: OnFile = lambda name, size: None,
 ) -> object:
     """Make one pass of `push`, and return the signature of what it saw."""
     if not local.is_dir():
@@ -95,7 +95,7 @@ def _push_once(
     try:
         work.units(states, keep)
         doomed = set(work.there.sizes) - set(folder.sizes) - set(states) if delete else set()
-        doomed = {name for name in doomed if not folder.leaves_out(name)}
+        doomed = {name for name in doomed if not folder.may_be_left_out(name)}
         doomed |= {name for unit in work.old if delete for name in unit.files} & set(
             work.there.sizes
         )
@@ -125,7 +125,7 @@ class _Push:
     """One pass over a local directory, with its results."""
 
     def __init__(
-        self, store: Store, folder: LocalFolder, remote: str, report: SyncReport, on_file: _Told
+        self, store: Store, folder: LocalFolder, remote: str, report: SyncReport, on_file: OnFile
     ) -> None:
         self.there = RemoteFolder(store, remote)
         self.old: list[Unit] = []
@@ -140,7 +140,7 @@ class _Push:
         """Copy all complete units."""
         named = [state_names(text, base_of(name)) for name, text in states.items()]
         found = units(self._folder, {name for _, every in named for name in every})
-        faults = {unit: what_is_wrong(self._folder, unit) for unit in found}
+        faults = {unit: find_fault(self._folder, unit) for unit in found}
         usable = {unit.name for unit, fault in faults.items() if fault is None}
         latest = {name for name, _ in named}
         for _, every in named if keep is not None else ():
@@ -165,7 +165,7 @@ class _Push:
         known = is_known(unit)
         if not known:
             report.unknown += unit.files
-        if fresh and known and (fault := what_is_wrong(folder, unit, read=True)):
+        if fresh and known and (fault := find_fault(folder, unit, read=True)):
             report.incomplete.append(f"{unit.name}: {fault}")
             return False
         with contextlib.ExitStack() as stack:
@@ -280,7 +280,7 @@ def _is_spare(now: RemoteFolder, unit: Unit) -> bool:
 
 def _is_whole(folder: RemoteFolder, unit: Unit) -> bool:
     try:
-        return what_is_wrong(folder, unit) is None
+        return find_fault(folder, unit) is None
     except FileNotFoundError:
         return False  # pruned in the meantime
 

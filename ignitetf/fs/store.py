@@ -14,7 +14,7 @@ Guarantees:
 The caches NAME_META and NAME_DATA are created on first use, with `backups` copies and in
 `data_region` if one is given. If partitions are lost, these caches raise errors rather than appear
 empty. A node that keeps them only in memory may be restarted while a process uses them. An
-operation that finds no caches creates them again, and is then retried (`_once_made`).
+operation that finds no caches creates them again, and is then retried (`_create_and_retry`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ignitetf.errors import (
     ServerOverloaded,
 )
 from ignitetf.fs.chunks import CHUNK_BYTES, ChunkCache, ContentReader
-from ignitetf.fs.files import FileWriter, found_beside_lease
+from ignitetf.fs.files import FileWriter, lookup_with_lease
 from ignitetf.fs.leases import Leases
 from ignitetf.fs.meta import MetaCache, Transaction, metadata_spec
 from ignitetf.fs.path import os_error, os_errors, parts
@@ -58,7 +58,7 @@ __all__ = ["DEFAULT_NAME", "FileReader", "Store", "open_store"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _once_made(operation: F) -> F:
+def _create_and_retry(operation: F) -> F:
     """Retry a method after the object's method `make` if a cache was missing."""
 
     @functools.wraps(operation)
@@ -77,7 +77,7 @@ def _once_made(operation: F) -> F:
 DEFAULT_NAME: Final = "IGFS"
 _NAME = re.compile(r"[A-Z][A-Z0-9_]{0,50}")
 _VERSION: Final = 1
-_NOTHING_THERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EILSEQ)
+_MISSING_ERRNOS: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EILSEQ)
 _SMALLEST_CHUNK: Final = 4096
 _LARGEST_CHUNK: Final = 64 << 20
 
@@ -220,7 +220,7 @@ class Store:
     def _names(self, path: str) -> Names:
         return parts(path)
 
-    @_once_made
+    @_create_and_retry
     def stat(self, path: str) -> Entry:
         """Return the entry at a path, in at most two round trips. Raises ENOENT, ENOTDIR."""
         with os_errors(path):
@@ -237,17 +237,17 @@ class Store:
         try:
             return self.stat(path)
         except OSError as error:
-            if error.errno in _NOTHING_THERE:
+            if error.errno in _MISSING_ERRNOS:
                 return None
             raise
 
-    @_once_made
+    @_create_and_retry
     def list(self, path: str) -> list[tuple[str, Entry]]:
         """Return names and entries of a directory, sorted. Raises ENOENT, ENOTDIR."""
         with os_errors(path):
             return self.tree.entries(self._names(path))
 
-    @_once_made
+    @_create_and_retry
     def make_directory(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
         """Create a directory. Raises EEXIST, ENOENT, ENOTDIR."""
         with os_errors(path):
@@ -257,7 +257,7 @@ class Store:
             elif not exist_ok:
                 raise os_error(errno.EEXIST, "/")
 
-    @_once_made
+    @_create_and_retry
     def remove(
         self, path: str, *more: str, unchanged: Mapping[str, Entry | None] = MappingProxyType({})
     ) -> None:
@@ -280,7 +280,7 @@ class Store:
             self.removal.files(every, seen)
             self.leases.garbage_made()
 
-    @_once_made
+    @_create_and_retry
     def remove_directory(self, path: str, *, recursive: bool = False) -> None:
         """Remove a directory. Raises ENOENT, ENOTDIR, ENOTEMPTY, EBUSY (the root)."""
         with os_errors(path):
@@ -288,19 +288,19 @@ class Store:
             if recursive:
                 self.leases.garbage_made()
 
-    @_once_made
+    @_create_and_retry
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory, replacing a file or an empty directory."""
         with os_errors(source):
             rename(self.tree, self._names(source), self._names(target))
             self.leases.garbage_made()
 
-    @_once_made
+    @_create_and_retry
     def set_attributes(self, path: str, attributes: Mapping[str, str]) -> None:
         """Add attributes of a file's content to its entry. Raises ENOENT, EISDIR."""
         with os_errors(path):
             names = self._names(path)
-            self.tree.settled(names, lambda: self._set_attributes(names, attributes))
+            self.tree.retry_stale(names, lambda: self._set_attributes(names, attributes))
 
     def _set_attributes(self, names: Names, attributes: Mapping[str, str]) -> None:
         found = self._file(names)
@@ -325,7 +325,7 @@ class Store:
 
     # Files
 
-    @_once_made
+    @_create_and_retry
     def open_read(self, path: str) -> FileReader:
         """Open a file to read its present content. Raises ENOENT, EISDIR."""
         with os_errors(path):
@@ -333,7 +333,7 @@ class Store:
             assert found.entry is not None
             return FileReader(self, path, found.entry)
 
-    @_once_made
+    @_create_and_retry
     def open_write(
         self, path: str, mode: str = "w", *, parents: bool = True, chunk_bytes: int | None = None
     ) -> FileWriter:
@@ -352,7 +352,7 @@ class Store:
             names = self._names(path)
             if not names:
                 raise os_error(errno.EISDIR, "/")
-            found, new = found_beside_lease(
+            found, new = lookup_with_lease(
                 self,
                 names,
                 chunk_bytes or self.chunk_bytes,
@@ -361,7 +361,7 @@ class Store:
             try:
                 return FileWriter(self, found, mode, new)
             except BaseException:
-                new.give_up()
+                new.discard()
                 raise
 
     def _place_for(self, path: str, names: Names, mode: str, *, parents: bool) -> Found:

@@ -136,7 +136,7 @@ class Tree:
         """
         if not names:
             return Found(names, "", Entry(ROOT_ID, 0))
-        ids = self._guess(names)
+        ids = self._known_ids(names)
         known = [entry_key(ids[i], name) for i, name in enumerate(names) if i in ids]
         values = self.meta.get_all(known)
         parent, corrections = ROOT_ID, dict[Names, str]()
@@ -156,7 +156,7 @@ class Tree:
             parent = entry.directory_id
             if ids.get(depth + 1) != parent:
                 corrections[names[: depth + 1]] = parent
-        self._learn(corrections)
+        self._store_corrections(corrections)
         return Found(names, parent, entry)
 
     def known_key(self, names: Names) -> str | None:
@@ -216,7 +216,7 @@ class Tree:
             raise Outdated
         return entry.directory_id
 
-    def _guess(self, names: Names) -> dict[int, str]:
+    def _known_ids(self, names: Names) -> dict[int, str]:
         """Return the ids of the parent directories, by depth, from memory and hints."""
         ids = {0: ROOT_ID}
         unknown = []
@@ -234,7 +234,7 @@ class Tree:
                     self._remember(names[:depth], ids[depth])
         return ids
 
-    def _learn(self, corrections: dict[Names, str]) -> None:
+    def _store_corrections(self, corrections: dict[Names, str]) -> None:
         for names, directory_id in corrections.items():
             self._remember(names, directory_id)
         self.meta.put_if_possible({hint_key(join(n)): i.encode() for n, i in corrections.items()})
@@ -251,7 +251,7 @@ class Tree:
 
     # Changing
 
-    def settled(self, names: Names, work: Callable[[], T]) -> T:
+    def retry_stale(self, names: Names, work: Callable[[], T]) -> T:
         """Run work, and retry it if something changed between its lookups and its locks."""
         backoff = Backoff(CONFLICT)
         while True:
@@ -277,16 +277,16 @@ class Tree:
         """
         for _ in range(_ATTEMPTS if parents else 0):
             try:
-                return self.settled(names, lambda: self._make_directory(names, exist_ok))
+                return self.retry_stale(names, lambda: self._make_directory(names, exist_ok))
             except FileNotFoundError:
                 # A parent is missing, perhaps because it was removed in the meantime.
                 with contextlib.suppress(FileNotFoundError):
                     for depth in range(self._depth(names) + 1, len(names)):
                         self._make_one(names[:depth])
-        return self.settled(names, lambda: self._make_directory(names, exist_ok))
+        return self.retry_stale(names, lambda: self._make_directory(names, exist_ok))
 
     def _make_one(self, names: Names) -> None:
-        self.settled(names, lambda: self._make_directory(names, True))
+        self.retry_stale(names, lambda: self._make_directory(names, True))
 
     def _depth(self, names: Names) -> int:
         """Return how many of the parent directories exist, by bisection."""
@@ -355,7 +355,7 @@ def rename(tree: Tree, source: Names, target: Names) -> None:
             move = _Move(tree, origin, origin.entry, goal)
             tree.meta.transact(move.run)
 
-    tree.settled(source, attempt)
+    tree.retry_stale(source, attempt)
     tree.forget(source)
     tree.forget(target)
 
@@ -368,7 +368,7 @@ class _Move:
         self._origin = origin
         self._entry = entry
         self._goal = goal
-        self._crosses = entry.is_directory and origin.parent_id != goal.parent_id
+        self._changes_parent = entry.is_directory and origin.parent_id != goal.parent_id
 
     def run(self, transaction: Transaction) -> None:
         origin, goal = self._origin, self._goal
@@ -379,11 +379,11 @@ class _Move:
             if directory is not None:
                 locks.add(directory_key(directory))
         # Two such moves at once could each put its directory below the other's.
-        if self._crosses:
+        if self._changes_parent:
             locks.add(MOVE_LOCK_KEY)
         # Lock the goal's key first: the first key locked is the first written at the commit.
         held = transaction.lock([*sorted(locks), goal.key, origin.key])
-        if self._happened(transaction, held):
+        if self._was_committed(transaction, held):
             return
         if any(parent not in held for parent in parents) or origin.key not in held:
             raise Stale
@@ -404,14 +404,14 @@ class _Move:
         else:
             puts[hint_key(goal.path)] = entry.directory_id.encode()
             gone.append(hint_key(origin.path))
-            if self._crosses:
+            if self._changes_parent:
                 puts[directory_key(entry.directory_id)] = encode({"p": goal.parent_id})
             if replaced is not None:
                 gone.append(directory_key(replaced))
         transaction.put(puts)
         transaction.remove(gone)
 
-    def _happened(self, transaction: Transaction, held: dict[str, bytes]) -> bool:
+    def _was_committed(self, transaction: Transaction, held: dict[str, bytes]) -> bool:
         """Whether an earlier try was committed although its answer was lost."""
         if not transaction.unsettled or self._origin.key in held or self._goal.key not in held:
             return False
@@ -430,7 +430,7 @@ class _Move:
                 raise os_error(errno.EISDIR, path)
             if not self._tree.is_empty(there.directory_id):
                 raise os_error(errno.ENOTEMPTY, path)
-        if self._crosses:
+        if self._changes_parent:
             self._check_no_cycle(entry)
 
     def _check_no_cycle(self, entry: Entry) -> None:
@@ -458,7 +458,7 @@ class Removal:
         self._meta = tree.meta
         self._chunks = chunks
 
-    def give_up(self, contents: dict[str, int]) -> None:
+    def schedule_removal(self, contents: dict[str, int]) -> None:
         """Schedule the removal of content that nothing refers to.
 
         Args:
@@ -491,13 +491,13 @@ class Removal:
         """
         first = every[0]
         try:
-            self._tree.settled(first, lambda: self._files(every, unchanged, noted=True))
+            self._tree.retry_stale(first, lambda: self._files(every, unchanged, noted=True))
         except IgniteTFError as error:
             if not is_full(error):
                 raise
             # A client that dies between the two steps leaves chunks for `check` to find.
             self._remove_chunks(
-                self._tree.settled(first, lambda: self._files(every, unchanged, noted=False))
+                self._tree.retry_stale(first, lambda: self._files(every, unchanged, noted=False))
             )
 
     def _files(
@@ -550,7 +550,7 @@ class Removal:
             raise os_error(errno.EBUSY, "/", "the root directory cannot be removed")
         while True:
             try:
-                removed = self._tree.settled(names, lambda: self._directory(names, recursive))
+                removed = self._tree.retry_stale(names, lambda: self._directory(names, recursive))
                 break
             except IgniteTFError as error:
                 if not (recursive and is_full(error) and self._remove_one(names)):
@@ -616,7 +616,7 @@ class Removal:
                         notes[removed_key(entry.directory_id)] = b"{}"
                         waiting.append(entry.directory_id)
                     contents.update(entry.contents())
-                self.give_up(contents)
+                self.schedule_removal(contents)
                 self._meta.put_all(notes)
                 self._meta.remove(key for key, _ in batch)
                 count += len(batch)

@@ -40,11 +40,11 @@ __all__ = [
     "Unit",
     "check_hdf5",
     "data_sizes",
+    "find_fault",
     "has_magic",
     "index_of",
     "is_known",
     "units",
-    "what_is_wrong",
 ]
 
 STATE_FILE: Final = "checkpoint"
@@ -108,7 +108,7 @@ def _below(folder: str) -> str:
     return f"{folder}/" if folder else ""
 
 
-def _led(names: Iterable[str], lead: str) -> tuple[str, ...]:
+def _leader_last(names: Iterable[str], lead: str) -> tuple[str, ...]:
     return (*sorted(name for name in names if name != lead), lead)
 
 
@@ -121,7 +121,9 @@ def _orbax(folder: Folder, rest: set[str]) -> list[Unit]:
         Unit(
             "orbax",
             place,
-            _led((n for n in rest if n.startswith(_below(place))), f"{_below(place)}{_ORBAX}"),
+            _leader_last(
+                (n for n in rest if n.startswith(_below(place))), f"{_below(place)}{_ORBAX}"
+            ),
         )
         for place in outer
     ]
@@ -134,7 +136,7 @@ def _saved_models(folder: Folder, rest: set[str]) -> list[Unit]:
         own = {f"{base}{name}" for name in _MODEL}
         inside = tuple(f"{base}{name}" for name in _MODEL_FOLDERS)
         names = [name for name in rest if name in own or name.startswith(inside)]
-        found.append(Unit("saved model", base.rstrip("/"), _led(names, lead)))
+        found.append(Unit("saved model", base.rstrip("/"), _leader_last(names, lead)))
     return found
 
 
@@ -145,7 +147,7 @@ def _weights(folder: Folder, rest: set[str]) -> list[Unit]:
             shards = _shards(folder, lead)
         except Damaged:
             shards = set()  # reported when the unit is checked
-        found.append(Unit("weights", lead, _led(shards & rest, lead)))
+        found.append(Unit("weights", lead, _leader_last(shards & rest, lead)))
     return found
 
 
@@ -182,7 +184,7 @@ def _checkpoints(folder: Folder, rest: set[str], named: set[str]) -> list[Unit]:
     found = []
     for prefix, names in groups.items():
         index = f"{prefix}{_INDEX}"
-        ordered = _led(names, index) if index in names else tuple(sorted(names))
+        ordered = _leader_last(names, index) if index in names else tuple(sorted(names))
         found.append(Unit("checkpoint", prefix, ordered))
     return found
 
@@ -200,7 +202,7 @@ def _is_index(folder: Folder, name: str) -> bool:
 # Checks for completeness
 
 
-def what_is_wrong(folder: Folder, unit: Unit, *, read: bool = False) -> str | None:
+def find_fault(folder: Folder, unit: Unit, *, read: bool = False) -> str | None:
     """Return what is wrong or missing in a unit, or None if it is complete.
 
     Args:
@@ -300,7 +302,7 @@ _CHECKS: Final[Mapping[str, Callable[[Folder, Unit, bool], str | None]]] = {
 
 _BLOCK_BYTES: Final = 1 << 20
 _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
-_GROUPS_AS_BEFORE: Final = (0, 1)  # superblock versions written by HDF5 1.8 and older
+_OLD_SUPERBLOCKS: Final = (0, 1)  # superblock versions written by HDF5 1.8 and older
 _META_GRAPHS: Final = 2  # SavedModel.meta_graphs
 _OBJECT_GRAPH: Final = 7  # MetaGraphDef.object_graph_def
 
@@ -336,7 +338,7 @@ def check_hdf5(file: BinaryIO) -> None:
         if at >= size:
             raise Damaged("is not an HDF5 file, or not written to its end")
     try:
-        old = head[8] in _GROUPS_AS_BEFORE
+        old = head[8] in _OLD_SUPERBLOCKS
         width = {2: "H", 4: "I", 8: "Q"}[head[13] if old else head[9]]
         first = (24 if head[8] == 0 else 28) if old else 12
         # Base address, one other, end address; all are relative to the original start of file.

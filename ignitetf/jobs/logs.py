@@ -27,9 +27,9 @@ from ignitetf.jobs.store import JobStore
 from ignitetf.settings import Settings
 
 __all__ = [
+    "JobSnapshot",
     "LogReader",
     "LogWriter",
-    "Look",
     "exit_code_of",
     "follow",
     "wait_for_end",
@@ -42,7 +42,7 @@ _ATTEMPT: Final = re.compile(r"attempt-(\d+)")
 
 
 @dataclass
-class _Waiting:
+class _UnsentLines:
     """One worker's lines that are not yet stored in the cluster.
 
     Attributes:
@@ -61,7 +61,7 @@ class _Waiting:
         self.lines.append(line)
         self.nbytes += len(line)
 
-    def tell_dropped(self) -> None:
+    def report_dropped(self) -> None:
         """Add a line with the number of dropped lines, at their position, if any were dropped."""
         if self.dropped:
             self.add(b"[%d lines were dropped here: too many at once]\n" % self.dropped)
@@ -80,7 +80,7 @@ class LogWriter:
     def __init__(self, settings: Settings, job: str, attempt: int) -> None:
         self._settings = settings
         self._folder = f"{path_of_url(log_folder(job))}/attempt-{attempt}"
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _UnsentLines] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._publish_often, name="logs", daemon=True)
@@ -90,11 +90,11 @@ class LogWriter:
         """Queue a line of a worker; returns at once."""
         data = line.encode("utf-8", "replace") + b"\n"
         with self._lock:
-            waiting = self._waiting.setdefault(worker, _Waiting())
+            waiting = self._waiting.setdefault(worker, _UnsentLines())
             if waiting.nbytes + len(data) > MOST_BYTES:
                 waiting.dropped += 1
                 return
-            waiting.tell_dropped()
+            waiting.report_dropped()
             waiting.add(data)
 
     def close(self, limit_s: float = 10.0) -> bool:
@@ -113,7 +113,7 @@ class LogWriter:
                 with contextlib.suppress(OSError, IgniteTFError):
                     waiting.writer.close()
 
-    def _all(self) -> list[_Waiting]:
+    def _all(self) -> list[_UnsentLines]:
         with self._lock:
             return list(self._waiting.values())
 
@@ -125,11 +125,11 @@ class LogWriter:
             with contextlib.suppress(OSError, IgniteTFError):
                 self._publish_worker(worker, one)
 
-    def _publish_worker(self, worker: str, waiting: _Waiting) -> None:
+    def _publish_worker(self, worker: str, waiting: _UnsentLines) -> None:
         with self._lock:
             # After waiting lines, the count is reported once there is room again, so only once.
             if not waiting.lines:
-                waiting.tell_dropped()
+                waiting.report_dropped()
             lines, waiting.lines = waiting.lines, []
         if not lines:
             return
@@ -146,7 +146,7 @@ class LogWriter:
         with self._lock:
             waiting.nbytes -= sum(map(len, lines))
 
-    def _keep(self, waiting: _Waiting, lines: list[bytes]) -> None:
+    def _keep(self, waiting: _UnsentLines, lines: list[bytes]) -> None:
         """Queue lines again that may not have been stored; a reader may then see them twice."""
         if waiting.writer is not None:
             with contextlib.suppress(OSError, IgniteTFError):
@@ -262,7 +262,7 @@ _EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
-class Look:
+class JobSnapshot:
     """A snapshot of a job.
 
     Attributes:
@@ -276,7 +276,7 @@ class Look:
     lines: list[tuple[int, str, str]]
 
 
-def follow(store: JobStore, logs: LogReader, job: str) -> Iterator[Look]:
+def follow(store: JobStore, logs: LogReader, job: str) -> Iterator[JobSnapshot]:
     """Yield snapshots of a job, two a second, the last one when it has ended.
 
     Raises:
@@ -287,7 +287,7 @@ def follow(store: JobStore, logs: LogReader, job: str) -> Iterator[Look]:
         over = found.state in ENDED
         # Read after the record: the launcher publishes all output before it records the end.
         lines = list(logs.lines(rest=over))
-        yield Look(found, store.workers(job), lines)
+        yield JobSnapshot(found, store.workers(job), lines)
         if over:
             return
         time.sleep(_EVERY_S)

@@ -164,7 +164,7 @@ class JobStore:
         """Record that the launcher is alive; repeat every `BEAT_S`."""
         now = utc_now()
         self._texts.put(_seen(job), now)
-        self._texts.put(_beat(job), now, lives_s=ALIVE_S)
+        self._texts.put(_beat(job), now, lifetime_s=ALIVE_S)
 
     def end_beat(self, job: str) -> None:
         """Record that the launcher ends now."""
@@ -178,7 +178,7 @@ class JobStore:
         if status.state in ("ended", "failed"):
             self._texts.delete(beat)
         else:
-            self._texts.put(beat, str(status.attempt), lives_s=ALIVE_S)
+            self._texts.put(beat, str(status.attempt), lifetime_s=ALIVE_S)
 
     def workers(self, job: str, attempt: int | None = None) -> list[WorkerStatus]:
         """Return each worker's last status in an attempt, in their order; skip workers without one.

@@ -42,11 +42,11 @@ def run_in_background(spec: LaunchSpec, job: Job, client: Client) -> Job:
     if spec.engine == "ray":
         from ignitetf.launch.ray_background import start_launcher
 
-        told_by_ray = start_launcher(spec, job, client.settings)
+        ray_message = start_launcher(spec, job, client.settings)
         try:
-            return _record(job.id, client, told_by_ray)
+            return _record(job.id, client, ray_message)
         except ConfigError as error:
-            raise error.at(line) if (line := told_by_ray()) else error from None
+            raise error.at(line) if (line := ray_message()) else error from None
     argument = json.dumps({"spec": asdict(spec), "job": job.to_json()})
     # Only this process reads the output, and only if the launcher does not start.
     with tempfile.TemporaryFile() as log:
@@ -86,10 +86,10 @@ def main() -> None:
     spec = LaunchSpec.from_json(given["spec"])
     job = replace(Job.from_json(given["job"]), pid=os.getpid())
     with connect() as client:
-        run_job(spec, job, client, show=_nowhere, note=print, found_by_record=True)
+        run_job(spec, job, client, show=_discard_line, note=print, found_by_record=True)
 
 
-def _nowhere(role: Role, stream: str, line: str) -> None:
+def _discard_line(role: Role, stream: str, line: str) -> None:
     """Show nothing: the output is stored in the cluster."""
 
 

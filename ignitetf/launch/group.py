@@ -21,7 +21,7 @@ from ignitetf.errors import ConfigError
 from ignitetf.jobs.record import WorkerStatus
 from ignitetf.launch.engine import Control, LaunchSpec, Outcome, Place, Show
 from ignitetf.launch.environment import shown, worker_environments
-from ignitetf.launch.ports import HeldPorts, Ports
+from ignitetf.launch.ports import Ports, ReservedPorts
 from ignitetf.launch.process import (
     Worker,
     WorkerProcess,
@@ -35,7 +35,7 @@ from ignitetf.settings import Settings
 __all__ = ["Group", "LocalEngine"]
 
 _STEP_S: Final = 0.1
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 _KILLED_S: Final = 10.0
 # Time to read output after all processes were ended; others may keep the pipes open.
 _DRAIN_S: Final = 1.0
@@ -78,11 +78,11 @@ class Group:
         self._ports = ports
         self._show = show
         self._selector = selectors.DefaultSelector()
-        self._begun = time.monotonic()
+        self._started_at = time.monotonic()
         self._first_arrival: float | None = None
-        self._let_go_of = False
+        self._released = False
         self._tick: Callable[[], None] = lambda: None
-        ports.hand_over()
+        ports.allow_listening()
         try:
             for start in starts:
                 worker = start()
@@ -102,7 +102,7 @@ class Group:
             self.close(self._spec.grace_s, control)
         codes = {worker.role.number: worker.code for worker in self.workers}
         lost = sum(worker.role.type == "worker" for worker in verdict.failed)
-        return Outcome(verdict.kind, *_told(verdict), lost, codes)
+        return Outcome(verdict.kind, *_exit_code_and_reason(verdict), lost, codes)
 
     @property
     def all_started(self) -> bool:
@@ -112,8 +112,7 @@ class Group:
     def statuses(self) -> list[WorkerStatus]:
         """Return the current status of the workers."""
         return [
-            status_of(worker, self._place.attempt, served=self._let_go_of)
-            for worker in self.workers
+            status_of(worker, self._place.attempt, served=self._released) for worker in self.workers
         ]
 
     # Watching
@@ -126,8 +125,8 @@ class Group:
             if control.stopping:
                 return _Verdict("stopped")
             if all(w.arrived or w.code == 0 for w in self._trainers()):
-                return self._let_go(control)
-            if late := self._late():
+                return self._release_workers(control)
+            if late := self._late_workers():
                 return late
 
     def _step(self) -> None:
@@ -149,7 +148,7 @@ class Group:
     def _trainers(self) -> list[Worker]:
         return [worker for worker in self.workers if not worker.role.serves]
 
-    def _late(self) -> _Verdict | None:
+    def _late_workers(self) -> _Verdict | None:
         """Return the failure of workers that exceeded a time limit; None if there are none."""
         now = time.monotonic()
         limit = self._spec.end_timeout_s
@@ -158,7 +157,7 @@ class Group:
             reason = f"{_names(slow)} not ended {limit:g} s after the first worker was done"
             return _Verdict("failed", slow, reason)
         limit = self._spec.start_timeout_s
-        if not limit or now - self._begun < limit:
+        if not limit or now - self._started_at < limit:
             return None
         waiting = [w for w in self.workers if not self._has_started(w)]
         if not waiting:
@@ -175,8 +174,8 @@ class Group:
             return True
         if len(self.workers) == 1:
             worker.started = True
-        elif time.monotonic() - worker.looked > _LOOK_S:
-            worker.looked = time.monotonic()
+        elif time.monotonic() - worker.polled_at > _POLL_S:
+            worker.polled_at = time.monotonic()
             *ports, coordinator = self._ports.numbers
             shared = [coordinator, *(ports if worker.role.type == "chief" else ())]
             worker.started = worker.is_connected(ports[worker.role.number], shared)
@@ -184,7 +183,7 @@ class Group:
 
     # The end
 
-    def _let_go(self, control: Control) -> _Verdict:
+    def _release_workers(self, control: Control) -> _Verdict:
         """End the group after all scripts have ended without an error."""
         chief, *others = self._trainers()
         for worker in (chief, *others):
@@ -199,7 +198,7 @@ class Group:
             return _Verdict("stopped")
         if failed := [w for w in self._trainers() if w.code != 0]:
             return _Verdict("failed", failed)
-        self._let_go_of = True
+        self._released = True
         return _Verdict("ended")
 
     def _wait(self, is_over: Callable[[], bool], control: Control) -> None:
@@ -245,7 +244,7 @@ class Group:
             worker.close()
 
 
-def _told(verdict: _Verdict) -> tuple[int, str]:
+def _exit_code_and_reason(verdict: _Verdict) -> tuple[int, str]:
     """Return the exit code and the reason of a verdict."""
     if verdict.reason or not verdict.failed:
         return (1 if verdict.reason else 0), verdict.reason
@@ -281,7 +280,7 @@ class LocalEngine:
     def plan(self, spec: LaunchSpec, place: Place) -> list[dict[str, Any]]:
         """Return the name, the command and the added environment of each worker."""
         roles = roles_of(spec.workers, spec.parameter_servers)
-        ports = HeldPorts(len(roles) + 1)
+        ports = ReservedPorts(len(roles) + 1)
         ports.close()
         environments = worker_environments(spec, self._settings, place, roles, ports.numbers)
         command = worker_command(spec.script, spec.arguments)
@@ -293,7 +292,7 @@ class LocalEngine:
     def begin(self, spec: LaunchSpec, place: Place, show: Show) -> Group:
         """Start a group on free ports."""
         roles = roles_of(spec.workers, spec.parameter_servers)
-        ports = HeldPorts(len(roles) + 1)
+        ports = ReservedPorts(len(roles) + 1)
         environments = worker_environments(spec, self._settings, place, roles, ports.numbers)
         command = worker_command(spec.script, spec.arguments)
         starts = [

@@ -1,6 +1,6 @@
 """`Member`: runs a worker on its machine for a launcher elsewhere; used by actors of Ray.
 
-driver -> **member** (ports, process) -> news -> driver
+driver -> **member** (ports, process) -> report -> driver
 
 It does not import Ray, so that it is an ordinary object.
 """
@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from ignitetf.launch.environment import machine_environment
-from ignitetf.launch.ports import HeldPorts
+from ignitetf.launch.ports import ReservedPorts
 from ignitetf.launch.process import WorkerProcess
 from ignitetf.launch.roles import Role
 
-__all__ = ["Member", "News", "Script", "placed_script", "script_of"]
+__all__ = ["Member", "Script", "WorkerReport", "placed_script", "script_of"]
 
 # Path and text.
 Script = tuple[str, str]
 
 
 @dataclass
-class News:
-    """Changes of a worker since the previous call of `Member.news`.
+class WorkerReport:
+    """Changes of a worker since the previous call of `Member.report`.
 
     Attributes:
         lines: Stream and text of the lines that it wrote.
@@ -75,7 +75,7 @@ class Member:
     """
 
     def __init__(self, address: str) -> None:
-        self._ports = HeldPorts(2, address)
+        self._ports = ReservedPorts(2, address)
         self._folder = Path(tempfile.mkdtemp(prefix="ignitetf-"))
         self._process: WorkerProcess | None = None
 
@@ -99,11 +99,11 @@ class Member:
             environment: Variables in addition to the environment of this process.
         """
         there = placed_script(script, self._folder)
-        self._ports.hand_over()
+        self._ports.allow_listening()
         command = [sys.executable, "-m", "ignitetf.launch.worker", str(there), *arguments]
         self._process = WorkerProcess(role, command, machine_environment(environment))
 
-    def news(self) -> News:
+    def report(self) -> WorkerReport:
         """Return the changes since the previous call."""
         process = self._process
         assert process is not None
@@ -111,7 +111,7 @@ class Member:
         lines = [found for descriptor in process.open_pipes for found in process.read(descriptor)]
         while ended and (more := self._rest(process)):
             lines += more
-        return News(
+        return WorkerReport(
             lines,
             process.pid,
             process.code,

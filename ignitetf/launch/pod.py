@@ -178,7 +178,7 @@ class _Pod:
             elif worker.arrived and now > due:
                 due = now + BEAT_S
                 try:
-                    self._meet(worker)
+                    self._exchange_progress(worker)
                     failing_since = None
                 except IgniteTFError:
                     failing_since = failing_since or now
@@ -190,7 +190,7 @@ class _Pod:
                 self._leave()
         return 0 if worker.code is None else worker.code
 
-    def _meet(self, worker: WorkerProcess) -> None:
+    def _exchange_progress(self, worker: WorkerProcess) -> None:
         """Record the progress of this member, or check the progress of the others."""
         if not self._arrived:
             self._arrive(worker)

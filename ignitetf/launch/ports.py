@@ -16,9 +16,9 @@ from typing import Final, Protocol
 from ignitetf.errors import ConfigError
 from ignitetf.launch.roles import ADDRESS
 
-__all__ = ["HeldPorts", "Ports"]
+__all__ = ["Ports", "ReservedPorts"]
 
-_CAN_HOLD: Final = sys.platform == "linux"
+_CAN_RESERVE: Final = sys.platform == "linux"
 
 
 class Ports(Protocol):
@@ -26,14 +26,14 @@ class Ports(Protocol):
 
     numbers: list[int]
 
-    def hand_over(self) -> None:
+    def allow_listening(self) -> None:
         """Allow the processes that start now to listen on the ports."""
 
     def close(self) -> None:
         """Release the ports."""
 
 
-class HeldPorts:
+class ReservedPorts:
     """Free ports of an interface, reserved until `close`.
 
     Args:
@@ -63,9 +63,9 @@ class HeldPorts:
             ) from error
         self.numbers = [held.getsockname()[1] for held in self._sockets]
 
-    def hand_over(self) -> None:
+    def allow_listening(self) -> None:
         """Allow the processes that start now to listen on the ports."""
-        if not _CAN_HOLD:
+        if not _CAN_RESERVE:
             self.close()
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ class Worker(Protocol):
     arrived: bool
     left: bool
     started: bool
-    looked: float
+    polled_at: float
     usage: dict[str, Any]
     error: str
 
@@ -116,7 +116,7 @@ class WorkerProcess:
         arrived: Its script has ended without an error, and it waits for the others.
         left: Its exit functions have run, and it waits for the others again.
         started: It listens, is connected, or has read.
-        looked: When its connections were last checked, by the monotonic clock.
+        polled_at: When its connections were last checked, by the monotonic clock.
         usage: Its last report about its reading.
         error: The exception that ended its script, in one line; empty if there was none.
     """
@@ -127,7 +127,7 @@ class WorkerProcess:
         self.code: int | None = None
         self.arrived = self.left = False
         self.started = False
-        self.looked = 0.0
+        self.polled_at = 0.0
         self.usage: dict[str, Any] = {}
         self.error = ""
         life, self._life = os.pipe()

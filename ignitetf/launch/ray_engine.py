@@ -22,7 +22,7 @@ from ignitetf.explore.cluster import find_data_set
 from ignitetf.launch.engine import LaunchSpec, Place, Show
 from ignitetf.launch.environment import job_environment
 from ignitetf.launch.group import Group
-from ignitetf.launch.member import Member, News, script_of
+from ignitetf.launch.member import Member, WorkerReport, script_of
 from ignitetf.launch.roles import Role, cluster_environment, roles_of
 from ignitetf.settings import Settings
 
@@ -174,7 +174,7 @@ class _RayPorts:
         self._ray, self._group = ray, group
         self.numbers = [*(pair[0] for pair in ports), ports[0][1]]
 
-    def hand_over(self) -> None:
+    def allow_listening(self) -> None:
         """Do nothing: each actor hands over its ports when it starts its worker."""
 
     def close(self) -> None:
@@ -198,28 +198,28 @@ class RemoteWorker:
         self.pid = 0
         self.code: int | None = None
         self.arrived = self.left = self.started = False
-        self.looked = 0.0
+        self.polled_at = 0.0
         self.usage: dict[str, Any] = {}
         self.error = ""
         self._ray, self._actor, self._show = ray, actor, show
-        self._asked = actor.news.remote()
+        self._asked = actor.report.remote()
         self._connected: Any = None
 
     @property
     def open_pipes(self) -> list[int]:
-        """See `Worker`; empty, because output arrives with the news."""
+        """See `Worker`; empty, because output arrives with the report."""
         return []
 
     def read(self, descriptor: int) -> Iterator[tuple[str, str]]:
-        """Yield nothing: output arrives with the news."""
+        """Yield nothing: output arrives with the report."""
         yield from ()
 
     def poll(self) -> bool:
-        """Process the news if they have arrived; return whether the worker has ended."""
+        """Process the report if it has arrived; return whether the worker has ended."""
         if self.code is None and self._is_here(self._asked):
             self._take(self._asked, _ANSWER_S)
             if self.code is None:
-                self._asked = self._actor.news.remote()
+                self._asked = self._actor.report.remote()
         return self.code is not None
 
     def _is_here(self, answer: Any) -> bool:
@@ -227,16 +227,16 @@ class RemoteWorker:
 
     def _take(self, answer: Any, limit_s: float) -> None:
         try:
-            news: News = self._ray.get(answer, timeout=limit_s)
+            report: WorkerReport = self._ray.get(answer, timeout=limit_s)
         except self._ray.exceptions.RayError as error:
             self.code = 1
             self.error = f"its actor has ended: {str(error).strip().splitlines()[0]}"
             return
-        for stream, line in news.lines:
+        for stream, line in report.lines:
             self._show(self.role, stream, line)
-        self.pid, self.code, self.usage = news.pid, news.code, news.usage
-        self.arrived, self.left = news.arrived, news.left
-        self.started, self.error = news.started, news.error
+        self.pid, self.code, self.usage = report.pid, report.code, report.usage
+        self.arrived, self.left = report.arrived, report.left
+        self.started, self.error = report.started, report.error
 
     def release(self) -> None:
         """See `Worker`."""

@@ -43,10 +43,10 @@ def steps_made() -> int | None:
 def _watch(module: ModuleType, name: str) -> None:
     base = getattr(module, name, None)
     if base is not None:
-        base.__init__ = _noting(base.__init__)
+        base.__init__ = _recording(base.__init__)
 
 
-def _noting(original: Callable[..., None]) -> Callable[..., None]:
+def _recording(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)

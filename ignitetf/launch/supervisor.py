@@ -68,7 +68,9 @@ class Supervisor:
                 f"{outcome.reason}; started again, workers: {spec.workers}, restarts left: {left}"
             )
         if outcome.kind == "stopped":
-            outcome = replace(outcome, code=128 + requests.signal, reason=self._who(requests))
+            outcome = replace(
+                outcome, code=128 + requests.signal, reason=self._stop_reason(requests)
+            )
         self._recorder.change(
             state=outcome.kind, exit_code=outcome.code, cause=outcome.reason, ended=utc_now()
         )
@@ -81,7 +83,7 @@ class Supervisor:
             return spec.restarts
         return spec.workers - spec.elastic[0]
 
-    def _who(self, requests: Requests) -> str:
+    def _stop_reason(self, requests: Requests) -> str:
         """Return why the job was stopped."""
         if requests.number is None:
             return f"stopped by {self._recorder.stop_by}"

@@ -117,10 +117,10 @@ def _show(error: BaseException, link: WorkerLink) -> None:
     """Print an exception as Python does, and report it to the launcher in one line."""
     trace = _from_script(error.__traceback__)
     sys.excepthook(type(error), error.with_traceback(trace), trace)
-    link.report(error=_in_a_line(error))
+    link.report(error=_one_line(error))
 
 
-def _in_a_line(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     """Return the class of an exception and the most informative line of its text."""
     kind = type(error).__name__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

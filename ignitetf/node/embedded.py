@@ -113,7 +113,7 @@ class Node:
             NodeError: The node cannot be started, or runs with other options; a failed start is
                 undone.
         """
-        note = note or _silent
+        note = note or _discard_note
         options = _options(name, port, nodes, memory, persist, secure, template_partitions)
         options = replace(options, data_center=_data_centers(data_center, options.nodes))
         with end_at_signals(), _locked(name, timeout_s):
@@ -230,7 +230,7 @@ def stop_node(name: str = "default", *, timeout_s: float = 60, note: Note | None
     Returns:
         Whether a process was running.
     """
-    note = note or _silent
+    note = note or _discard_note
     if read_state(name) is None and not node_directory(name).exists():
         near = _near(name)
         note(f"node {name!r} does not run" + (f"\nhint: {near}" if near else ""))
@@ -371,5 +371,5 @@ def _others(name: str) -> str:
     return f"start it with 'ignitetf node start{'' if name == 'default' else f' --name {name}'}'"
 
 
-def _silent(line: str) -> None:
+def _discard_note(line: str) -> None:
     """Ignore a message."""

@@ -62,7 +62,7 @@ def find_java() -> JavaRuntime:
         NodeError: None has version 11 or newer; the message lists the candidates. If
             `IGNITETF_JAVA` names an unusable one, no other is tried.
     """
-    looked_at = []
+    checked = []
     for origin, path in _candidates():
         major = _major(path) if path.is_file() else None
         if major is not None and major >= _MINIMUM_MAJOR:
@@ -73,8 +73,8 @@ def find_java() -> JavaRuntime:
                 f"IGNITETF_JAVA: {found} at {path}, expected Java {_MINIMUM_MAJOR} or newer",
                 hint="set it to a java program or a Java home, or unset it",
             )
-        looked_at.append(f"{origin}: {found}")
-    detail = f" ({', '.join(looked_at)})" if looked_at else ""
+        checked.append(f"{origin}: {found}")
+    detail = f" ({', '.join(checked)})" if checked else ""
     raise NodeError(f"no Java {_MINIMUM_MAJOR} or newer was found{detail}", hint=_HINT)
 
 

@@ -13,7 +13,7 @@ __all__ = ["LOOPBACK", "client_ports", "free_ports", "is_free", "wait_free"]
 
 LOOPBACK = "127.0.0.1"
 _LAST = 65_535
-_DYING_S = 10.0
+_EXIT_S = 10.0
 
 
 def is_free(port: int) -> bool:
@@ -62,7 +62,7 @@ def wait_free(port: int) -> bool:
 
     A killed process looks dead before its last thread has closed its sockets.
     """
-    deadline = time.monotonic() + _DYING_S
+    deadline = time.monotonic() + _EXIT_S
     while not is_free(port):
         if time.monotonic() > deadline:
             return False

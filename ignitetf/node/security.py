@@ -38,12 +38,12 @@ __all__ = ["ADMIN", "PROFILE_USER", "Security"]
 
 ADMIN = "ignite"
 PROFILE_USER = "ignitetf"
-_KNOWN_TO_ALL = "ignite"  # the administrator's password in a new cluster, the same everywhere
+_DEFAULT_PASSWORD = "ignite"  # the administrator's password in a new cluster, the same everywhere
 _PASSWORD_BYTES = 24
 _PREPARE_TIMEOUT_S = 60.0
 _FILE = "secrets.json"
 _PROFILE_COPY = "profile.json"
-_TELLING = re.compile(r"UserManagementException: ([^\[\]]+?) \[")
+_EXCEPTION_TEXT = re.compile(r"UserManagementException: ([^\[\]]+?) \[")
 
 
 def _generated() -> str:
@@ -150,7 +150,7 @@ class Security:
             self._connect(generated).close()
             return generated
         except AuthenticationError:
-            new = generated.replace(password=_KNOWN_TO_ALL)
+            new = generated.replace(password=_DEFAULT_PASSWORD)
             self._connect(new).close()
             return new
 
@@ -277,7 +277,7 @@ class Security:
 
 def _reason(message: str, password: str | None) -> str:
     """Return the informative part of the server's message, with any quoted password masked."""
-    found = _TELLING.search(message)
+    found = _EXCEPTION_TEXT.search(message)
     reason = found[1] if found else message
     for form in (password, password.replace("'", "''")) if password else ():
         reason = reason.replace(form, "***")

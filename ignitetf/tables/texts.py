@@ -97,9 +97,9 @@ class Texts:
         except CacheNotFound:
             return {}
 
-    def put(self, name: str, text: str, *, lives_s: float | None = None) -> None:
-        """Store a text, for `lives_s` seconds or for good."""
-        self._put(OpCode.CACHE_PUT, self._request(name, text, lives_s=lives_s))
+    def put(self, name: str, text: str, *, lifetime_s: float | None = None) -> None:
+        """Store a text, for `lifetime_s` seconds or for good."""
+        self._put(OpCode.CACHE_PUT, self._request(name, text, lifetime_s=lifetime_s))
 
     def add(self, name: str, text: str) -> bool:
         """Store a text unless the name has one already, in which case return False."""
@@ -132,6 +132,8 @@ class Texts:
             ensure_caches(self.client, CacheSpec(self.cache, mode="REPLICATED"))
             return self.client.call(op, request)
 
-    def _request(self, *texts: str, lives_s: float | None = None) -> bytes:
-        lives_ms = None if lives_s is None else round(lives_s * 1000)
-        return cache_request(cache_id(self.cache), *map(encode_string, texts), lives_ms=lives_ms)
+    def _request(self, *texts: str, lifetime_s: float | None = None) -> bytes:
+        lifetime_ms = None if lifetime_s is None else round(lifetime_s * 1000)
+        return cache_request(
+            cache_id(self.cache), *map(encode_string, texts), lifetime_ms=lifetime_ms
+        )

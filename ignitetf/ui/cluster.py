@@ -128,16 +128,16 @@ T = TypeVar("T")
 
 
 class Memo(Generic[T]):
-    """Caches the `most` results used last, by key, each for `lives_s` seconds.
+    """Caches the `most` results used last, by key, each for `lifetime_s` seconds.
 
     Args:
         most: Number of results.
-        lives_s: How long each is used.
+        lifetime_s: How long each is used.
     """
 
-    def __init__(self, most: int, lives_s: float = float("inf")) -> None:
+    def __init__(self, most: int, lifetime_s: float = float("inf")) -> None:
         self._most = most
-        self._lives_s = lives_s
+        self._lifetime_s = lifetime_s
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, tuple[float, Future[T]]] = OrderedDict()
 
@@ -148,7 +148,7 @@ class Memo(Generic[T]):
         """
         with self._lock:
             made, future = self._kept.get(key, (0.0, None))
-            mine = future is None or time.monotonic() - made > self._lives_s
+            mine = future is None or time.monotonic() - made > self._lifetime_s
             if mine or future is None:
                 future = Future()
                 self._kept[key] = time.monotonic(), future

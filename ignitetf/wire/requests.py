@@ -283,7 +283,7 @@ _JAVA: Final = 0
 
 
 def cache_request(
-    cache: int, *objects: bytes, transaction: int | None = None, lives_ms: int | None = None
+    cache: int, *objects: bytes, transaction: int | None = None, lifetime_ms: int | None = None
 ) -> bytes:
     """Return the body of an operation on a cache (CACHE_CLEAR) or on one of its keys.
 
@@ -293,11 +293,11 @@ def cache_request(
             CACHE_PUT_IF_ABSENT, CACHE_REMOVE_IF_EQUALS) or by the old and the new value
             (CACHE_REPLACE_IF_EQUALS).
         transaction: Id of the transaction that it belongs to.
-        lives_ms: Time to live of the value in ms, starting now; None keeps it for ever. Not allowed
+        lifetime_ms: Time to live of the value in ms, starting now; None keeps it for ever. Not allowed
             in a transaction.
     """
-    if lives_ms is not None:
-        head = _CACHE_WITH_EXPIRY.pack(cache, _WITH_EXPIRY, lives_ms, lives_ms, _UNCHANGED)
+    if lifetime_ms is not None:
+        head = _CACHE_WITH_EXPIRY.pack(cache, _WITH_EXPIRY, lifetime_ms, lifetime_ms, _UNCHANGED)
         return b"".join((head, *objects))
     return b"".join((_cache_head(cache, transaction), *objects))
 

@@ -626,17 +626,20 @@ def none_left(client):
 
 
 def test_a_transaction_that_was_begun_is_taken_once_or_ends(client, store, monkeypatch):
-    with contextlib.closing(meta.Begun(store.meta)) as begun:
+    with contextlib.closing(meta.EarlyTransaction(store.meta)) as begun:
         assert begun.take() is None
         begun.begin()
         assert soon(client, 1)
         store.meta.transact(lambda transaction: transaction.put({"key": b"1"}), begun)
         assert store.meta.get("key") == b"1" and none_left(client)
         assert begun.take() is None
-    with contextlib.closing(meta.Begun(store.meta)) as begun:
+    with contextlib.closing(meta.EarlyTransaction(store.meta)) as begun:
         begun.begin()
     assert begun.take() is None and none_left(client)
-    with contextlib.closing(meta.Begun(store.meta)) as begun, monkeypatch.context() as patch:
+    with (
+        contextlib.closing(meta.EarlyTransaction(store.meta)) as begun,
+        monkeypatch.context() as patch,
+    ):
         begun.begin()
         patch.setattr(meta, "_BEGUN_S", -1.0)  # its time may pass amid the work
         assert begun.take() is None and none_left(client)

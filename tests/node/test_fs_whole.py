@@ -23,7 +23,7 @@ from ignitetf.fs.folders import LocalFolder, RemoteFolder, state_names
 from ignitetf.fs.pull import pull
 from ignitetf.fs.push import push, watch
 from ignitetf.fs.sync import read_file
-from ignitetf.fs.units import data_sizes, units, what_is_wrong
+from ignitetf.fs.units import data_sizes, find_fault, units
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
@@ -106,7 +106,7 @@ def test_every_damage_to_every_file_is_seen(tmp_path):
     local = tmp_path / "run"
     kinds = all_kinds(local)
     folder = LocalFolder(local)
-    assert [what_is_wrong(folder, unit, read=True) for unit in units(folder)] == [None] * 7
+    assert [find_fault(folder, unit, read=True) for unit in units(folder)] == [None] * 7
     for _, name, how in damages(kinds):
         data = (local / name).read_bytes()
         changed = damage(data, how)
@@ -114,7 +114,7 @@ def test_every_damage_to_every_file_is_seen(tmp_path):
         if changed is not None:
             (local / name).write_bytes(changed)
         folder = LocalFolder(local)
-        wrong = [what_is_wrong(folder, unit, read=True) for unit in units(folder, ["ckpt-3"])]
+        wrong = [find_fault(folder, unit, read=True) for unit in units(folder, ["ckpt-3"])]
         assert len([fault for fault in wrong if fault is not None and name in fault]) == 1
         (local / name).write_bytes(data)
 
@@ -281,7 +281,7 @@ def test_whoever_is_killed_leaves_only_whole_checkpoints(store, address, tmp_pat
                 state = (tmp_path / "pull" / "checkpoint").read_text()
                 named = [n for n in state_names(state)[1] if f"{n}.index" in copied.sizes]
                 assert all(
-                    what_is_wrong(copied, u) is None
+                    find_fault(copied, u) is None
                     for u in units(copied, named)
                     if u.kind == "checkpoint" and f"{u.name}.index" in u.files
                 )

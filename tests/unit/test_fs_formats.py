@@ -9,14 +9,14 @@ import pytest
 from helpers.checkpoint_files import index_of
 
 from ignitetf.fs.folders import LocalFolder
-from ignitetf.fs.units import Damaged, check_hdf5, data_sizes, units, what_is_wrong
+from ignitetf.fs.units import Damaged, check_hdf5, data_sizes, find_fault, units
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def faults(folder):
     found = LocalFolder(folder)
-    return {u.kind: what_is_wrong(found, u, read=True) for u in units(found)}
+    return {u.kind: find_fault(found, u, read=True) for u in units(found)}
 
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (300, 70_000, 2**40)])
@@ -59,7 +59,7 @@ def test_what_tensorflow_and_keras_write_is_whole(tmp_path):
     folder = LocalFolder(tmp_path)
     found = units(folder)
     assert {u.kind for u in found} == {"checkpoint", "saved model", "weights", "file"}
-    assert [what_is_wrong(folder, u, read=True) for u in found] == [None] * len(found)
+    assert [find_fault(folder, u, read=True) for u in found] == [None] * len(found)
     # The length that the index asks for is that of the file, to the byte.
     for index in tmp_path.rglob("*.index"):
         data = index.with_name(f"{index.stem}.data-00000-of-00001")
@@ -93,7 +93,7 @@ def test_orbax_directories_are_one_unit_and_unfinished_ones_stay_out(tmp_path):
     (unit,) = units(folder)
     assert (unit.kind, unit.name, unit.files[-1]) == ("orbax", "5", "5/_CHECKPOINT_METADATA")
     assert len(unit.files) == 3
-    assert what_is_wrong(folder, unit) is None
+    assert find_fault(folder, unit) is None
     assert list(folder.left_out) == ["6.orbax-checkpoint-tmp-17/default/d/1"]
     (tmp_path / "5/_CHECKPOINT_METADATA").write_text("{")
-    assert "cut short" in what_is_wrong(folder, unit)
+    assert "cut short" in find_fault(folder, unit)

@@ -266,7 +266,7 @@ def test_only_a_try_that_was_lost_while_it_wrote_leaves_a_transaction_unsettled(
             if at == "begin" and not seen:
                 fail()
 
-        def wait_until_begun(self):
+        def wait_started(self):
             return
 
         def write(self):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ignitetf.launch.worker import _in_a_line
+from ignitetf.launch.worker import _one_line
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ from ignitetf.launch.worker import _in_a_line
     ],
 )
 def test_the_line_that_tells_most(error, line):
-    assert _in_a_line(error) == line
+    assert _one_line(error) == line
