@@ -66,7 +66,9 @@ class IgniteAdapter(HarlequinAdapter):  # type: ignore[misc]
         try:
             return IgniteConnection(connect(**self._given))
         except IgniteTFError as error:
-            raise HarlequinConnectionError(_told(error), "Ignite cannot be reached") from error
+            raise HarlequinConnectionError(
+                _error_text(error), "Ignite cannot be reached"
+            ) from error
 
 
 class IgniteConnection(HarlequinConnection):  # type: ignore[misc]
@@ -91,7 +93,7 @@ class IgniteConnection(HarlequinConnection):  # type: ignore[misc]
         except dbapi.Error as error:
             if self._cancelled.is_set():
                 return None
-            raise HarlequinQueryError(_told(error), "Ignite refused the statement") from error
+            raise HarlequinQueryError(_error_text(error), "Ignite refused the statement") from error
         return None if cursor.description is None else IgniteCursor(cursor, self._cancelled)
 
     def cancel(self) -> None:
@@ -148,7 +150,7 @@ class IgniteCursor(HarlequinCursor):  # type: ignore[misc]
         except (dbapi.Error, pa.ArrowException, OSError) as error:
             if self._cancelled.is_set():
                 return None
-            raise HarlequinQueryError(_told(error), "The rows could not be read") from error
+            raise HarlequinQueryError(_error_text(error), "The rows could not be read") from error
         return pa.Table.from_batches(found, reader.schema)
 
 
@@ -166,6 +168,6 @@ def _schema(names: SqlNames, schema: str) -> CatalogItem:
     return CatalogItem(spelled(schema), spelled(schema), schema, "sch", items)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     hint = getattr(error, "hint", None)
     return f"{error}\nhint: {hint}" if hint else str(error)

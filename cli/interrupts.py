@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 __all__ = ["end_at_request"]
 
-_AGAIN_S: Final = 0.02
+_RETRY_S: Final = 0.02
 # The function of importlib that imports one module; its local `name` is the module's.
 _IMPORTING: Final = "_find_and_load"
 _IMPORTLIB: Final = "<frozen importlib._bootstrap>"
@@ -45,10 +45,10 @@ def end_at_request() -> None:
         if number is not None and signal.getsignal(number) is default:
             signal.signal(number, _end)
     if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGALRM, _end_if_lost)
+        signal.signal(signal.SIGALRM, _retry_interrupt)
         # Python removes its handlers as it ends; the alarm would then kill it.
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
-        sys.unraisablehook = _lost
+        sys.unraisablehook = _handle_unraisable
 
 
 _DEFAULTS: Final = {
@@ -60,34 +60,34 @@ _DEFAULTS: Final = {
 
 def _end(number: int, frame: FrameType | None) -> None:
     if (during := _outermost_import(frame)) is not None:
-        _look_again(_Raised(number, during))
+        _retry_later(_Raised(number, during))
     raise KeyboardInterrupt(number)
 
 
-def _lost(what: Any) -> None:
+def _handle_unraisable(what: Any) -> None:
     """Report an error that Python cannot raise, or have it raised elsewhere if it is a request."""
     if issubclass(what.exc_type, KeyboardInterrupt):
         number = what.exc_value.args[0] if what.exc_value.args else signal.SIGINT
-        _look_again(_Raised(number, None))
+        _retry_later(_Raised(number, None))
     else:
         sys.__unraisablehook__(what)
 
 
-def _look_again(raised: _Raised) -> None:
+def _retry_later(raised: _Raised) -> None:
     global _raised
     if hasattr(signal, "setitimer"):
         _raised = raised
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
 
 
-def _end_if_lost(_: int, frame: FrameType | None) -> None:
+def _retry_interrupt(_: int, frame: FrameType | None) -> None:
     global _raised
     raised, _raised = _raised, None
-    if raised is not None and (raised.during is None or _goes_on(raised.during, frame)):
+    if raised is not None and (raised.during is None or _import_succeeds(raised.during, frame)):
         _end(raised.number, frame)
 
 
-def _goes_on(importing: FrameType, frame: FrameType | None) -> bool:
+def _import_succeeds(importing: FrameType, frame: FrameType | None) -> bool:
     """Whether an import continues, or has come to a good end."""
     return importing in _callers(frame) or importing.f_locals.get("name") in sys.modules
 

@@ -108,9 +108,9 @@ def describe(connect: Connect, job: _JobArgument, output: OutputOption = "table"
         earlier = [w for n in range(1, found.attempt) for w in store.workers(found.id, n)]
     record = {**found.to_json(), "logs": log_folder(found.id)}
     if output in NESTED:
-        told = [{**w.to_json(), "alive": w.number in living} for w in workers]
+        records = [{**w.to_json(), "alive": w.number in living} for w in workers]
         before = [worker.to_json() for worker in earlier]
-        show({**record, "workers_now": told, "workers_before": before}, output)
+        show({**record, "workers_now": records, "workers_before": before}, output)
         return
     show(record, output)
     if workers and output == "table":
@@ -185,7 +185,7 @@ def _found(client: Client, job: str) -> tuple[Any, Job]:
 
 @contextlib.contextmanager
 def _screen(output: str) -> Iterator[Callable[[JobSnapshot], None]]:
-    """Yield what shows a look: JSON lines, lines, or lines above a table of the workers."""
+    """Yield a function that prints a snapshot, in the form of the output."""
     if output in NESTED:
         yield _write_json
     elif not sys.stdout.isatty():
@@ -197,20 +197,20 @@ def _screen(output: str) -> Iterator[Callable[[JobSnapshot], None]]:
         console = Console(highlight=False)
         with Live(console=console, transient=True, refresh_per_second=4) as live:
 
-            def write(look: JobSnapshot) -> None:
-                for _, worker, line in look.lines:
+            def write(snapshot: JobSnapshot) -> None:
+                for _, worker, line in snapshot.lines:
                     console.print(f"[{worker}] {line}", markup=False, soft_wrap=True)
-                live.update(_table(look))
+                live.update(_table(snapshot))
 
             yield write
 
 
-def _write_json(look: JobSnapshot) -> None:
+def _write_json(snapshot: JobSnapshot) -> None:
     event = {
-        "state": look.job.state,
-        "attempt": look.job.attempt,
-        "workers": [worker.to_json() for worker in look.workers],
-        "lines": [_line(*told) for told in look.lines],
+        "state": snapshot.job.state,
+        "attempt": snapshot.job.attempt,
+        "workers": [worker.to_json() for worker in snapshot.workers],
+        "lines": [_line(*record) for record in snapshot.lines],
     }
     print(json.dumps(event, ensure_ascii=False), flush=True)
 
@@ -219,22 +219,22 @@ def _line(attempt: int, worker: str, line: str) -> dict[str, Any]:
     return {"attempt": attempt, "worker": worker, "line": line}
 
 
-def _write_lines(look: JobSnapshot) -> None:
-    for _, worker, line in look.lines:
+def _write_lines(snapshot: JobSnapshot) -> None:
+    for _, worker, line in snapshot.lines:
         print(f"[{worker}] {line}")
     sys.stdout.flush()
 
 
-def _table(look: JobSnapshot) -> Any:
+def _table(snapshot: JobSnapshot) -> Any:
     from rich.table import Table
 
-    job = look.job
+    job = snapshot.job
     table = Table(box=None, pad_edge=False, title_justify="left")
     table.title = f"{job.id}: {job.state}, attempt {job.attempt}"
     for name in ("worker", "state", "step", "epoch", "rows", "rows/s", "wait"):
         side = "left" if name in ("worker", "state") else "right"
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
-    for worker in look.workers:
+    for worker in snapshot.workers:
         table.add_row(
             worker.name,
             worker.state,
@@ -277,11 +277,11 @@ def logs(
         jobs, found = _found(client, job)
         reader = LogReader(store, found.id, name, attempt)
         if not follow_it:
-            looks = [list(reader.lines(rest=True))]
+            line_batches = [list(reader.lines(rest=True))]
         else:
-            looks = (look.lines for look in follow(jobs, reader, found.id))  # type: ignore[assignment]
+            line_batches = (snapshot.lines for snapshot in follow(jobs, reader, found.id))  # type: ignore[assignment]
         some = False
-        for lines in looks:
+        for lines in line_batches:
             for of_attempt, from_worker, line in lines:
                 some = True
                 if output in NESTED:
@@ -341,9 +341,9 @@ def stop(
 
 
 def _ending(job: Job) -> str:
-    told = f"{job.id}: {job.state}"
+    summary = f"{job.id}: {job.state}"
     if job.exit_code is not None:
-        told += f", exit code {job.exit_code}"
+        summary += f", exit code {job.exit_code}"
     if job.state == "dead" and job.seen:
-        told += f", last seen {job.seen}"
-    return f"{told} ({job.cause})" if job.cause else told
+        summary += f", last seen {job.seen}"
+    return f"{summary} ({job.cause})" if job.cause else summary

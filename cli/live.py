@@ -46,15 +46,15 @@ def live_names(kind: Kind, word: str, settings: Settings) -> list[str]:
     Raises:
         IgniteTFError: The cluster does not answer.
     """
-    with _Errand(settings) as errand, contextlib.suppress(CacheNotFound):
+    with _NodeConnection(settings) as connection, contextlib.suppress(CacheNotFound):
         if kind == "file":
-            return _files(errand, word)
+            return _files(connection, word)
         if kind == "job":
-            return _beginning(word, _jobs(errand))
-        tables = _tables(errand)
+            return _beginning(word, _jobs(connection))
+        tables = _tables(connection)
         found = [name.removeprefix("PUBLIC.") for name in tables]
         if kind == "data":
-            body = errand.call(OpCode.CACHE_GET_NAMES)
+            body = connection.call(OpCode.CACHE_GET_NAMES)
             shown = {*tables.values()}
             found += [
                 name
@@ -70,11 +70,11 @@ def _beginning(word: str, names: Iterable[str]) -> list[str]:
     return sorted({name for name in names if name.upper().startswith(word.upper())})
 
 
-def _tables(errand: _Errand) -> dict[str, str]:
+def _tables(connection: _NodeConnection) -> dict[str, str]:
     """Return the caches by the names of their tables; none for a user who may not ask."""
     request = sql_request("PUBLIC", statement("sql_names"), (), _MOST)
     try:
-        body = errand.call(OpCode.QUERY_SQL_FIELDS, request)
+        body = connection.call(OpCode.QUERY_SQL_FIELDS, request)
     except ServerError:
         return {}
     pairs = pairs_at(body, 16, int_at(body, 12))
@@ -82,13 +82,13 @@ def _tables(errand: _Errand) -> dict[str, str]:
     return {table: cache for table, cache in found.items() if not cache.startswith(_OWN_CACHES)}
 
 
-def _jobs(errand: _Errand) -> list[str]:
-    body = errand.call(OpCode.QUERY_SCAN, scan_request(java_hash(_JOBS), _MOST))
+def _jobs(connection: _NodeConnection) -> list[str]:
+    body = connection.call(OpCode.QUERY_SCAN, scan_request(java_hash(_JOBS), _MOST))
     keys = [(key or b"").decode() for key, _ in pairs_at(body, 12, int_at(body, 8))]
     return [key for key in keys if "#" not in key]  # others belong to a job
 
 
-def _files(errand: _Errand, word: str) -> list[str]:
+def _files(connection: _NodeConnection, word: str) -> list[str]:
     """Return the entries of a directory that continue a path, directories with a slash."""
     from ignitetf.fs.path import parts, split_url
     from ignitetf.fs.records import ROOT_ID, Entry, entry_key, entry_range
@@ -100,7 +100,7 @@ def _files(errand: _Errand, word: str) -> list[str]:
     for name in parts(folder):
         key = encode_string(entry_key(parent, name))
         request = cache_request(java_hash(_FILES), key)
-        code, value = read_sized(errand.call(OpCode.CACHE_GET, request), _FILES)
+        code, value = read_sized(connection.call(OpCode.CACHE_GET, request), _FILES)
         entry = None if code is TypeCode.NULL else Entry.from_bytes(value)
         if entry is None or entry.directory_id is None:
             return []
@@ -113,7 +113,7 @@ def _files(errand: _Errand, word: str) -> list[str]:
         _MOST,
     )
     found = []
-    body = errand.call(OpCode.QUERY_SQL_FIELDS, request)
+    body = connection.call(OpCode.QUERY_SQL_FIELDS, request)
     for own, record in pairs_at(body, 16, int_at(body, 12)):
         name = (own or b"").decode().partition("/")[2]
         if not name.startswith(begun):
@@ -124,7 +124,7 @@ def _files(errand: _Errand, word: str) -> list[str]:
     return found
 
 
-class _Errand:
+class _NodeConnection:
     """A connection to the first node that answers, for a few requests; a context manager."""
 
     def __init__(self, settings: Settings) -> None:
@@ -137,7 +137,7 @@ class _Errand:
         self._socket.settimeout(settings.request_timeout_s)
         self._numbers = count(1)
 
-    def __enter__(self) -> _Errand:
+    def __enter__(self) -> _NodeConnection:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -321,7 +321,7 @@ def _log_of_failure() -> Iterator[None]:
 def _download() -> Iterator[Progress | None]:
     """Show the progress of a download on stderr: a bar on a terminal, else one line."""
     if not sys.stderr.isatty():
-        yield _line_once()
+        yield _report_once()
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -343,7 +343,7 @@ def _download() -> Iterator[Progress | None]:
         bar.stop()
 
 
-def _line_once() -> Progress:
+def _report_once() -> Progress:
     said: set[str] = set()
 
     def advance(label: str, done: int, total: int) -> None:

@@ -27,7 +27,7 @@ Expanded = Literal["auto", "on", "off"]
 
 # A pager that scrolls sideways gets whole lines. The width is a number, so that rows are not
 # collected first.
-_UNBROKEN: Final = 1_000_000
+_UNLIMITED_WIDTH: Final = 1_000_000
 
 
 def display(
@@ -54,7 +54,7 @@ def display(
         out.writelines(f"{line}\n" for line in _lines(names, everything, width, expanded))
         return
     # Other pagers wrap long lines by themselves, and would break the columns.
-    wide = _UNBROKEN if "less" in command[0] or expanded == "off" else width
+    wide = _UNLIMITED_WIDTH if "less" in command[0] or expanded == "off" else width
     _page(command, _lines(names, everything, wide, expanded))
 
 

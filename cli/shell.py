@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "Shell", "is_complete", "units"]
 
-LEAVING: Final = frozenset(("quit", "exit", "\\q"))
+EXIT_COMMANDS: Final = frozenset(("quit", "exit", "\\q"))
 HELP: Final = frozenset(("help", "?", "\\?"))
 _CHANGES_NAMES: Final = frozenset(("CREATE", "DROP", "ALTER"))
 _NAMES_S: Final = 3.0  # how long names are cached
@@ -60,7 +60,7 @@ class Options:
 def is_complete(text: str) -> bool:
     """Whether Enter runs the text: it is empty, a command, or ends with `;` outside quotes."""
     bare = text.strip()
-    if not bare or bare.startswith("\\") or bare.rstrip("; ").lower() in LEAVING | HELP:
+    if not bare or bare.startswith("\\") or bare.rstrip("; ").lower() in EXIT_COMMANDS | HELP:
         return True
     # If the last statement is still open, the marker becomes part of it and adds no statement.
     return len(list(split(f"{text}\nx"))) > len(list(split(text)))
@@ -89,7 +89,7 @@ def units(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _is_word(line: str) -> bool:
-    return line.strip().rstrip("; ").lower() in LEAVING | HELP
+    return line.strip().rstrip("; ").lower() in EXIT_COMMANDS | HELP
 
 
 class Shell:
@@ -175,7 +175,7 @@ class Shell:
         from ignitetf.cli.shell_commands import run_command
 
         word = one.rstrip("; ").lower()
-        if word in LEAVING:
+        if word in EXIT_COMMANDS:
             return False
         if one.startswith("\\") or word in HELP:
             return run_command(self, one if one.startswith("\\") else "\\?")
@@ -272,7 +272,7 @@ def _counted(count: int) -> str:
 # Show the elapsed time on the terminal, once something takes long
 
 _AFTER_S: Final = 1.0
-_EVERY_S: Final = 0.5
+_REFRESH_S: Final = 0.5
 
 
 @contextmanager
@@ -301,7 +301,7 @@ def _show(label: str, ended: threading.Event) -> None:
     while True:
         sys.stderr.write(f"\r{label}, {time.monotonic() - begin:.0f} s (Ctrl-C ends it)")
         sys.stderr.flush()
-        if ended.wait(_EVERY_S):
+        if ended.wait(_REFRESH_S):
             break
     sys.stderr.write("\r\x1b[K")
     sys.stderr.flush()

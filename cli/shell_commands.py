@@ -155,7 +155,7 @@ def _set(shell: Shell, text: str) -> None:
         else:
             setattr(shell.options, name, _one_of(name, value, ("on", "off")) == "on")
     for each in (name,) if name else SETTINGS:
-        note(f"{each} {_told(getattr(shell.options, each))}")
+        note(f"{each} {_setting_text(getattr(shell.options, each))}")
 
 
 def _check_setting(name: str) -> None:
@@ -184,7 +184,7 @@ def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:
     return value
 
 
-def _told(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):

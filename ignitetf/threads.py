@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Beside", "held", "side_by_side", "start"]
+__all__ = ["BackgroundCall", "held", "run_parallel", "start"]
 
 
 def held(lock: threading.Lock) -> contextlib.AbstractContextManager[object]:
@@ -32,7 +32,7 @@ def start(thread: threading.Thread) -> bool:
     return True
 
 
-class Beside:
+class BackgroundCall:
     """A call in a separate thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
@@ -40,7 +40,7 @@ class Beside:
         self._found: Any = None
         self._error: BaseException | None = None
         # A daemon: the program does not wait for it after Ctrl-C.
-        self._thread = threading.Thread(target=self._run, name="ignitetf-beside", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ignitetf-call", daemon=True)
         self._runs = start(self._thread)
         if not self._runs:
             self._run()
@@ -64,13 +64,13 @@ class Beside:
         return self._found
 
 
-def side_by_side(first: Callable[[], Any], *others: Callable[[], Any]) -> list[Any]:
+def run_parallel(first: Callable[[], Any], *others: Callable[[], Any]) -> list[Any]:
     """Make calls at the same time, and return their results in order.
 
     Raises:
         Exception: The first error in the order of the calls, once all of them have ended.
     """
-    started = [Beside(call) for call in others]
+    started = [BackgroundCall(call) for call in others]
     try:
         return [first(), *(call.result() for call in started)]
     except Exception:

@@ -108,7 +108,7 @@ class NotSupportedError(DatabaseError):
 
 
 # Error classes by the text of a node's answer to a statement; the first match counts.
-_SAID: Final = (
+_KINDS_BY_TEXT: Final = (
     (re.compile(r"duplicate key|already in cache|does not allow NULL|Null value is not allowed|NULL not allowed", re.I),
      IntegrityError),
     (re.compile(r"data conversion error|value conversion failed|value too long|out of range|for a maximum precision|"
@@ -149,4 +149,4 @@ def _kind(error: IgniteTFError) -> type[Error]:
     if not isinstance(error, ServerError):
         return DatabaseError
     text = f"{error.message} {error.fields.get('server_message', '')}"
-    return next((kind for sign, kind in _SAID if sign.search(text)), ProgrammingError)
+    return next((kind for sign, kind in _KINDS_BY_TEXT if sign.search(text)), ProgrammingError)

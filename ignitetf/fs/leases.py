@@ -25,7 +25,7 @@ from ignitetf.errors import IgniteTFError
 from ignitetf.fs.meta import MetaCache
 from ignitetf.fs.records import encode, lease_key, reader_key
 from ignitetf.owner import has_ended, machine, started
-from ignitetf.threads import Beside, held, start
+from ignitetf.threads import BackgroundCall, held, start
 
 __all__ = ["GRACE_S", "LEASE_S", "Leases", "WriterLease", "is_dead", "is_here", "now_ms"]
 
@@ -202,7 +202,7 @@ class Leases:
             others = {content for other in self._readers.values() for content in other.contents}
         if lease is not None and lease.renewed_at:
             keys = [reader_key(c, self._reader) for c in lease.contents if c not in others]
-            Beside(lambda: self._remove(keys))  # nothing depends on it
+            BackgroundCall(lambda: self._remove(keys))  # nothing depends on it
 
     def _remove(self, keys: list[str]) -> None:
         with contextlib.suppress(IgniteTFError):

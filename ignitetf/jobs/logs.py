@@ -258,7 +258,7 @@ def _sorted_name(file: str) -> tuple[str, int]:
 
 # Follow a job: its record, its workers and their new output, repeatedly
 
-_EVERY_S = 0.5
+_REFRESH_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -290,14 +290,14 @@ def follow(store: JobStore, logs: LogReader, job: str) -> Iterator[JobSnapshot]:
         yield JobSnapshot(found, store.workers(job), lines)
         if over:
             return
-        time.sleep(_EVERY_S)
+        time.sleep(_REFRESH_S)
 
 
 def wait_for_end(store: JobStore, job: str, limit_s: float) -> Job:
     """Wait until a job has ended, at most `limit_s`, and return its record."""
     until = time.monotonic() + limit_s
     while (found := store.get(job)).state not in ENDED and time.monotonic() < until:
-        time.sleep(_EVERY_S)
+        time.sleep(_REFRESH_S)
     return found
 
 

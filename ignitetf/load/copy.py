@@ -29,7 +29,7 @@ from ignitetf.net.failures import FAILURES, HEAP, LOAD, Backoff, is_asked_too_mu
 from ignitetf.net.topology import scan_bytes, scans_at_once
 from ignitetf.net.window import LEAST_BYTES, ByteWindow, first_bytes, widened
 from ignitetf.tables.room import memory_full
-from ignitetf.threads import side_by_side
+from ignitetf.threads import run_parallel
 from ignitetf.wire.codes import OpCode, TypeCode
 from ignitetf.wire.columns import copy_runs
 from ignitetf.wire.encode import EncodedPage
@@ -78,8 +78,8 @@ def copy_entries(
     copy = _Copy(client, source, target, pace, check_lease)
     shares = [range(i, partitions, pace.shares) for i in range(pace.shares)]
     runs = [functools.partial(copy.run, share) for share in shares]
-    with _explained(client), copy.as_a_whole():
-        side_by_side(functools.partial(copy.make, make), *runs)
+    with _explained(client), copy.fail_together():
+        run_parallel(functools.partial(copy.make, make), *runs)
 
 
 class _Pace(NamedTuple):
@@ -149,13 +149,13 @@ class _Copy:
     def make(self, make: Callable[[], object]) -> None:
         """Create the target; all calls of `run` wait for it before they write."""
         try:
-            with self.as_a_whole():
+            with self.fail_together():
                 make()
         finally:
             self._made.set()
 
     @contextlib.contextmanager
-    def as_a_whole(self) -> Iterator[None]:
+    def fail_together(self) -> Iterator[None]:
         """Make all calls of `run` return soon if the block raises an error."""
         try:
             yield
@@ -172,7 +172,7 @@ class _Copy:
         left = dict.fromkeys(partitions)
         heap, other = Backoff(HEAP), Backoff(LOAD)
         turn: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-        with self.as_a_whole():
+        with self.fail_together():
             while not self._failed:
                 before = len(left)
                 try:
@@ -237,34 +237,34 @@ class _Copy:
     ) -> Generator[tuple[int, Page], None, None]:
         """Yield the pages of partitions as they arrive; `more` is false for the last of each."""
         window = ByteWindow(self._client, widened(self._client))
-        unasked, asked = deque(partitions), dict[int, _Asked]()
+        remaining, pending = deque(partitions), dict[int, _PendingPage]()
         # Cursors of partitions whose next page is not requested yet.
         open_: deque[tuple[int, int]] = deque()
 
-        def ask(partition: int, cursor: int | None) -> None:
+        def request_page(partition: int, cursor: int | None) -> None:
             if cursor is None:
                 request = scan_request(self._source, self._pace.page_entries, partition)
                 number = channel.send(OpCode.QUERY_SCAN, request)
             else:
                 number = channel.send(OpCode.QUERY_SCAN_PAGE, cursor_request(cursor))
-            asked[number] = _Asked(partition, cursor, time.monotonic())
+            pending[number] = _PendingPage(partition, cursor, time.monotonic())
 
-        def ask_ahead() -> None:
-            while not asked or len(asked) * self._pace.page_bytes < window.size:
+        def request_ahead() -> None:
+            while not pending or len(pending) * self._pace.page_bytes < window.size:
                 if open_:
-                    ask(*open_.popleft())
-                elif unasked and len(asked) < self._pace.ahead:
-                    ask(unasked.popleft(), None)
+                    request_page(*open_.popleft())
+                elif remaining and len(pending) < self._pace.ahead:
+                    request_page(remaining.popleft(), None)
                 else:
                     return
 
         try:
             while True:
-                ask_ahead()
-                if not asked:
+                request_ahead()
+                if not pending:
                     return
                 number, body = channel.receive_any()
-                one = asked.pop(number)
+                one = pending.pop(number)
                 if isinstance(body, ServerError):
                     raise body
                 window.answered(one.sent_at, body.nbytes)
@@ -275,16 +275,16 @@ class _Copy:
                     page = read_page(body)
                 if page.more:
                     open_.append((one.partition, cursor))
-                ask_ahead()
+                request_ahead()
                 yield one.partition, page
         finally:
             # If a node starts a query after its connection was closed, it keeps the cursor.
-            while asked and not channel.closed:
+            while pending and not channel.closed:
                 with contextlib.suppress(IgniteTFError):
-                    asked.pop(channel.receive_any()[0], None)
+                    pending.pop(channel.receive_any()[0], None)
 
 
-class _Asked(NamedTuple):
+class _PendingPage(NamedTuple):
     """A requested page; the first page of a partition has no cursor yet."""
 
     partition: int

@@ -276,13 +276,13 @@ class Replacement:
             lambda: self._client.partition_count(self._journal.cache),
             lambda: write_journal(self._client, self._journal),
         )
-        old, roomy = switch.end(
+        old, has_room = switch.end(
             lambda: find_caches(self._client, self._superseded),
             self._has_room,
         )
         self._lease.check()
         drop_found(self._client, old)
-        return partitions, roomy
+        return partitions, has_room
 
     def _options(self) -> LoadOptions:
         # The options of the replacement, which this cluster has already accepted once.
@@ -304,7 +304,7 @@ class Replacement:
             return False
         return True
 
-    def _copy(self, manifest: Manifest, partitions: int, roomy: bool) -> None:
+    def _copy(self, manifest: Manifest, partitions: int, has_room: bool) -> None:
         """Make the caches with the name of the data set, and copy all entries into them."""
         entries = entries_of(manifest)
         size = max(1, manifest.nbytes // max(1, entries))
@@ -317,7 +317,7 @@ class Replacement:
         )
         (rows, *slim), (rows_to, *slim_to) = self._staging, self._final
         try:
-            copy(rows, rows_to, entry_bytes=size, make=lambda: self._make(roomy))
+            copy(rows, rows_to, entry_bytes=size, make=lambda: self._make(has_room))
             for table, table_to in zip(slim, slim_to, strict=True):
                 copy(table, table_to, entry_bytes=_SLIM_BYTES)
         except ServerOverloaded as error:
@@ -336,12 +336,12 @@ class Replacement:
             " again with --if-exists resume"
         )
 
-    def _make(self, roomy: bool) -> None:
+    def _make(self, has_room: bool) -> None:
         self._lease.check()
         create_caches(
             self._client,
             self._journal.schema,
             self._name,
             self._options(),
-            checked=roomy,
+            checked=has_room,
         )

@@ -85,7 +85,7 @@ class Filler:
         self.slim_fields = storage.index if storage.has_slim_table else ()
         self.with_nulls: set[str] = set()
         self._skipped_before = journal.skipped
-        self._cut_at: int | None = None
+        self._resume_at: int | None = None
         # The keys before the journal's position were not checked by this process.
         self.ascending = Ascending(seen_all=journal.position == 0 and journal.mode != "append")
 
@@ -177,7 +177,7 @@ class Filler:
         totals, known = writer.totals, writer.totals.partition_rows
         journal.rows, journal.nbytes, journal.checksum = totals.rows, totals.nbytes, totals.checksum
         journal.partition_rows = [] if known is None else known.tolist()
-        journal.position = self.source.position if self._cut_at is None else self._cut_at
+        journal.position = self.source.position if self._resume_at is None else self._resume_at
         journal.skipped = self._skipped_before + len(self.source.skipped)
         if blocks is not None:
             journal.blocks = tuple(blocks.keys.used.tolist())
@@ -230,7 +230,7 @@ class Filler:
         if self.limit is not None and rows + len(batch) > self.limit:
             batch = batch[: max(0, self.limit - rows)]
             if len(batch) and self.source.key_name is None:
-                self._cut_at = int(values_of(batch.key)[-1]) + 1
+                self._resume_at = int(values_of(batch.key)[-1]) + 1
         if self.journal.key_base and batch.key is not None:
             batch = Batch(self._moved(batch.key), batch.columns)
         return batch

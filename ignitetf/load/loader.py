@@ -157,7 +157,7 @@ def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
     """Load the tables of a source in turn; returns the first report, which contains the others."""
     with contextlib.ExitStack() as leases:
         if (if_exists == "error" or is_replacing(if_exists)) and len(loads) == 1:
-            loads[0].take_lease_and_look(leases)
+            loads[0].acquire_lease(leases)
         else:
             for load in loads:
                 leases.enter_context(load.lease)
@@ -191,7 +191,7 @@ def _begin(loads: Sequence[Load], if_exists: IfExists) -> IfExists:
     main, *others = loads
     if others and if_exists == "replace":
         for load in loads:
-            load.look(if_exists)
+            load.inspect(if_exists)
     if not others or if_exists not in ("append", "resume"):
         return if_exists
     found = [read_journal(load.client, load.name) for load in loads]

@@ -79,7 +79,7 @@ from ignitetf.wire.schema import Schema
 __all__ = ["Load"]
 
 
-class _Ground(NamedTuple):
+class _TargetFacts(NamedTuple):
     """Facts about the cluster that a load of new caches needs.
 
     Attributes:
@@ -116,9 +116,9 @@ class Load:
         # The journal of this load while it exists; `resume` continues from it.
         self.unfinished: Journal | None = None
         # Facts collected before the lease was taken; None if something prevents the load.
-        self._ground: _Ground | None = None
+        self._facts: _TargetFacts | None = None
 
-    def take_lease_and_look(self, leases: contextlib.ExitStack) -> None:
+    def acquire_lease(self, leases: contextlib.ExitStack) -> None:
         """Take the lease for a load that may be the first of its name, and collect facts meanwhile.
 
         If another client creates something in between, the later steps notice it: the journal is
@@ -127,17 +127,17 @@ class Load:
         Args:
             leases: Releases the lease at its end.
         """
-        _, self._ground = self.client.at_once(
-            lambda: leases.enter_context(self.lease), self._look_around
+        _, self._facts = self.client.at_once(
+            lambda: leases.enter_context(self.lease), self._collect_facts
         )
 
-    def _look_around(self) -> _Ground | None:
+    def _collect_facts(self) -> _TargetFacts | None:
         """Return the facts for a new load; None if something prevents it (reported later)."""
         given = self.options
         new = self._journal("new", self.name)
         self._choose_partitions(new)
         try:
-            exists, known, ground = self.client.at_once(
+            exists, known, facts = self.client.at_once(
                 lambda: self.client.cache_exists(self.name),
                 lambda: self.client.ask(
                     journal_question(self.client, self.name),
@@ -149,7 +149,7 @@ class Load:
             return None
         finally:
             self.options = given
-        return None if exists or known != [None, None] else ground
+        return None if exists or known != [None, None] else facts
 
     def run(self, if_exists: IfExists) -> LoadReport:
         """Load according to `if_exists`; the caller holds the lease.
@@ -167,15 +167,15 @@ class Load:
             raise interrupted_error(self.unfinished, error) from error
 
     def _run(self, if_exists: IfExists) -> LoadReport:
-        if self._ground is not None:
+        if self._facts is not None:
             given = self.options
             try:
-                return self._load(self._journal("new", self.name), ground=self._ground)
+                return self._load(self._journal("new", self.name), facts=self._facts)
             except CacheExists:
                 if not is_replacing(if_exists):
                     raise
                 self.options = given
-        exists, journal = self.look(if_exists)
+        exists, journal = self.inspect(if_exists)
         if if_exists == "resume":
             return self._resume(exists, journal)
         if is_replacing(if_exists):
@@ -218,7 +218,7 @@ class Load:
         self._note(journal)
         return journal
 
-    def look(self, if_exists: IfExists) -> tuple[bool, Journal | None]:
+    def inspect(self, if_exists: IfExists) -> tuple[bool, Journal | None]:
         """Return whether the cache of this name exists, and the journal of an unfinished load.
 
         Raises:
@@ -352,20 +352,20 @@ class Load:
         self,
         journal: Journal,
         *beside: Callable[[], object],
-        ground: _Ground | None = None,
+        facts: _TargetFacts | None = None,
     ) -> LoadReport:
         """Create the journal's caches and fill them; after bad input nothing remains.
 
         Args:
             journal: Of the load.
             *beside: Calls to run before the caches are created.
-            ground: Facts collected before the lease was taken; None collects them now.
+            facts: Facts collected before the lease was taken; None collects them now.
         """
-        is_early = ground is not None
+        is_early = facts is not None
         if is_early:
             beside = (lambda: self._require_none(journal), *beside)
         self._choose_partitions(journal)
-        journal.replaces, named, nodes = ground or self._survey(journal)
+        journal.replaces, named, nodes = facts or self._survey(journal)
         journal.schema = self.schema = named
         creates = made = False
         try:
@@ -388,7 +388,7 @@ class Load:
                     self._forget(journal, caches=ours)
             raise
 
-    def _survey(self, journal: Journal) -> _Ground:
+    def _survey(self, journal: Journal) -> _TargetFacts:
         """Return the facts for a load; raises an error if a name is taken or there is no room."""
         stored = [self.schema]
         if self.options.layout == "blocks":
@@ -400,7 +400,7 @@ class Load:
             lambda: require_room_for_caches(self.client, self.schema, journal.cache, self.options),
             self.client.nodes,
         )
-        return _Ground(replaces, named, nodes)
+        return _TargetFacts(replaces, named, nodes)
 
     def _require_none(self, journal: Journal) -> None:
         """Raise CacheExists if caches with the names of a new load exist."""

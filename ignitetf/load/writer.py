@@ -52,9 +52,9 @@ REQUEST_BYTES: Final = 2 << 20
 _SENDERS: Final = 2
 _QUEUED_BATCHES: Final = 2
 # How long an abandoned load waits for the node to finish what it has received.
-_GIVE_UP_S: Final = 15.0
+_ABANDON_S: Final = 15.0
 _LAST_WAIT_S: Final = 5.0
-_AT_ONCE_S: Final = 0.5
+_ABORT_S: Final = 0.5
 
 
 def register_types(client: Client, schema: Schema) -> None:
@@ -141,7 +141,7 @@ class Writer:
             at_once = True
             raise
         finally:
-            self._give_up(at_once=at_once)
+            self._abandon(at_once=at_once)
 
     def write(self, work: Work | Batch) -> None:
         """Queue rows for writing; blocks while the queue is full.
@@ -202,13 +202,13 @@ class Writer:
         self._join(self._job.flush_timeout_s)
         self._job.check()
 
-    def _give_up(self, *, at_once: bool) -> None:
+    def _abandon(self, *, at_once: bool) -> None:
         """End all remaining threads, whatever they wait for; after `_end` there are none."""
         self._job.fail(IgniteTFError("the load was aborted"))
         if at_once:
-            self._join(0.0, _AT_ONCE_S)
+            self._join(0.0, _ABORT_S)
         else:
-            self._join(_GIVE_UP_S)
+            self._join(_ABANDON_S)
 
     def _join(self, limit_s: float, last_s: float = _LAST_WAIT_S) -> None:
         """Wait for the threads; those that take too long lose their connections."""

@@ -114,8 +114,8 @@ def _full_disk(directory: Path) -> str:
 def _last_cause(text: str) -> str:
     if causes := _CAUSED_BY.findall(text):
         return str(causes[-1]).strip()
-    telling = [line for line in text.splitlines() if not _NOISE.search(line)]
-    return telling[-1].strip() if telling else ""
+    meaningful = [line for line in text.splitlines() if not _NOISE.search(line)]
+    return meaningful[-1].strip() if meaningful else ""
 
 
 def follow(path: Path, lines: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ignitetf.errors import IgniteTFError, SchemaError, ServerError
 from ignitetf.net.pool import Pool
-from ignitetf.threads import Beside
+from ignitetf.threads import BackgroundCall
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.requests import class_name_request, type_request
 from ignitetf.wire.types import (
@@ -55,7 +55,7 @@ def with_types(pool: Pool, registry: TypeRegistry, work: Callable[..., T], *args
                 registry.add(found)
 
 
-def fetch_ahead(pool: Pool, registry: TypeRegistry, type_id: int) -> Beside | None:
+def fetch_ahead(pool: Pool, registry: TypeRegistry, type_id: int) -> BackgroundCall | None:
     """Start to fetch a type that will be needed, while the first rows are under way.
 
     Args:
@@ -76,7 +76,7 @@ def fetch_ahead(pool: Pool, registry: TypeRegistry, type_id: int) -> Beside | No
 
     if not type_id or registry.knows(type_id):
         return None
-    return Beside(fetch)
+    return BackgroundCall(fetch)
 
 
 def stored_type(pool: Pool, type_id: int) -> BinaryType | None:

@@ -45,7 +45,7 @@ from ignitetf.net.handshake import explained
 from ignitetf.net.pyclient import PyClient
 from ignitetf.settings import DEFAULT_ADDRESS, Settings, is_loopback
 from ignitetf.sql import statement
-from ignitetf.threads import Beside, side_by_side, start
+from ignitetf.threads import BackgroundCall, run_parallel, start
 from ignitetf.wire.answers import NodeEndpoint, damaged, read_endpoints, read_long
 from ignitetf.wire.codes import Feature, OpCode, Status
 from ignitetf.wire.frames import read_named_sql_page
@@ -267,11 +267,11 @@ class Pool:
             Exception: The first error in the order of the calls, after all of them have ended.
         """
         if len(calls) < 2 or getattr(self._group, "common", None) is not None:
-            return side_by_side(*map(self._grouped, calls)) if calls else []
+            return run_parallel(*map(self._grouped, calls)) if calls else []
         channel = self.acquire()
         self._group.common = Common(channel)
         try:
-            found = side_by_side(*map(self._grouped, calls))
+            found = run_parallel(*map(self._grouped, calls))
         except Exception:
             self.release(channel)
             raise
@@ -286,7 +286,7 @@ class Pool:
     def open_ahead(self, count: int) -> None:
         """Start to open connections that are soon needed, until `count` are idle."""
         for _ in range(count - self.idle_count):
-            Beside(self._open_idle)
+            BackgroundCall(self._open_idle)
 
     def _open_idle(self) -> None:
         with contextlib.suppress(IgniteTFError):

@@ -30,7 +30,7 @@ from ignitetf.read.keys import RecordContext
 from ignitetf.read.landing import Left, RowLayout
 from ignitetf.read.selection import Selection
 from ignitetf.read.usage import add_read, add_retries, add_wait
-from ignitetf.threads import Beside
+from ignitetf.threads import BackgroundCall
 from ignitetf.wire.buffers import ALIGNED_ROWS
 from ignitetf.wire.codes import OpCode
 from ignitetf.wire.columns import Batch
@@ -99,7 +99,7 @@ class Reading(abc.ABC):
         )
         self._name_of = name_of  # a unit's partition, for messages
         self._type_id = stored.type_id
-        self._fetching: Beside | None = None
+        self._fetching: BackgroundCall | None = None
         self._counted = 0  # units whose rows were counted
         self._retries = 0  # of the flow, as counted so far
 

@@ -23,7 +23,7 @@ from ignitetf.sqlalchemy.versions import cached
 __all__ = ["IgniteInspector", "Reflection"]
 
 # Rows of a view that are read to find the types of its columns.
-_LOOKED_AT: Final = 64
+_MAX_DESCRIBED: Final = 64
 _KEY_INDEX: Final = "_key_PK"
 _INDEXED: Final = re.compile(r'"((?:[^"]|"")*)" (ASC|DESC)')
 # Of the name, which is called otherwise before Ignite 2.9, and more.
@@ -122,7 +122,7 @@ class Reflection:
         known = {row[0]: row for row in connection.execute(_COLUMNS, names)}
         if not known:
             known = {row[0]: row for row in connection.execute(_VIEW_COLUMNS, names)}
-        described = self._described(connection, names, 0 if known else _LOOKED_AT)
+        described = self._described(connection, names, 0 if known else _MAX_DESCRIBED)
         return [
             self._column(name, kind, known.get(name))
             for name, kind, *_ in described

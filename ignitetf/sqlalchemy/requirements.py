@@ -12,10 +12,10 @@ from typing import Any, Final
 from sqlalchemy.testing import exclusions
 from sqlalchemy.testing.requirements import SuiteRequirements
 
-__all__ = ["LACKS", "OFFERS", "Requirements"]
+__all__ = ["SUPPORTED", "UNSUPPORTED", "Requirements"]
 
 # Features that the suite assumes, and why the dialect does not have them.
-LACKS: Final[Mapping[str, str]] = MappingProxyType(
+UNSUPPORTED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "autoincrement_insert": "no autoincrement",
         "autoincrement_without_sequence": "no autoincrement",
@@ -36,7 +36,7 @@ LACKS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 # Features that it does not assume and the dialect has.
-OFFERS: Final = (
+SUPPORTED: Final = (
     "binary_literals",
     "date_historic",
     "datetime_historic",
@@ -80,7 +80,7 @@ def _answer(found: Any) -> property:
     return property(lambda self: found)
 
 
-for _name in LACKS:
+for _name in UNSUPPORTED:
     setattr(Requirements, _name, _answer(exclusions.closed()))
-for _name in OFFERS:
+for _name in SUPPORTED:
     setattr(Requirements, _name, _answer(exclusions.open()))

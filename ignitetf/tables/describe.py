@@ -77,10 +77,10 @@ def _cache_rows(client: Client, cache: str | None = None) -> list[tuple[Any, ...
         return client.sql(statement("caches"), (cache, cache)).fetchall()
     except SqlUnavailable:
         names = client.cache_names() if cache is None else [cache]
-        return _present(names, lambda name: (name, _partitions_told(client, name), *[None] * 5))
+        return _present(names, lambda name: (name, _partition_count(client, name), *[None] * 5))
 
 
-def _partitions_told(client: Client, cache: str) -> int | None:
+def _partition_count(client: Client, cache: str) -> int | None:
     """Return the number of partitions from a request without SQL; None if it is unknown."""
     try:
         return client.partition_count(cache)

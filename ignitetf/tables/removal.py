@@ -364,12 +364,12 @@ def _caches(client: Client, data_set: str) -> set[str]:
     with contextlib.suppress(KeyError, TypeError, AttributeError):
         if (journal := _recorded(client, _journal(data_set))) is not None:
             names |= set(caches_of(journal["cache"], Storage.from_json(journal["options"])))
-    names |= {name for name in client.cache_names() if _is_beside(client, name, data_set)}
+    names |= {name for name in client.cache_names() if _is_own_cache(client, name, data_set)}
     entries = catalog(client).all()
     return {name for name in names if name == data_set or not _has_records(entries, name)}
 
 
-def _is_beside(client: Client, cache: str, data_set: str) -> bool:
+def _is_own_cache(client: Client, cache: str, data_set: str) -> bool:
     """Whether a load of the data set uses this cache name, and a load made this cache."""
     made = {index_table(data_set): rows_table(index_table(data_set))}
     made[helper_cache(data_set)] = helper_cache(data_set)

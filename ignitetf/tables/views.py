@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 # How long a switch waits for queries that still read the old rows.
 READERS_S: Final = 10.0
 _POLL_S: Final = 0.02
-_ASKED: Final = 4  # names in a statement
+_NAMES_PER_STATEMENT: Final = 4  # names in a statement
 _SHOWN: Final = re.compile(r'SELECT \* FROM "(.+)__ROWS" ?\Z')
 
 
@@ -60,8 +60,8 @@ def taken_names(client: Client, names: Iterable[str]) -> list[Taken]:
     """Return the tables and views that have one of these names in SQL."""
     left, found = list(dict.fromkeys(names)), list[Taken]()
     while left:
-        asked, left = left[:_ASKED], left[_ASKED:]
-        asked += asked[:1] * (_ASKED - len(asked))
+        asked, left = left[:_NAMES_PER_STATEMENT], left[_NAMES_PER_STATEMENT:]
+        asked += asked[:1] * (_NAMES_PER_STATEMENT - len(asked))
         found += client.about("sql_name", (*asked, *asked))
     return found
 
@@ -138,19 +138,19 @@ class Switch:
         if self._gone and not shown:
             self._look()
 
-    def run(self, *beside: Callable[[], Any]) -> list[Any]:
+    def run(self, *calls: Callable[[], Any]) -> list[Any]:
         """Change the views, wait until no query reads the old tables, return the calls' results."""
         if not self._has_helper:
-            _, *found = self._client.at_once(self._publish, *beside)
+            _, *found = self._client.at_once(self._publish, *calls)
             return found
-        _, _, *found = self._client.at_once(self._make_helper, self._change, *beside)
+        _, _, *found = self._client.at_once(self._make_helper, self._change, *calls)
         self._client.sql(statement("alter_helper", name=self._helper)).close()
         _wait_for_readers(self._client, self._nodes, [*self._shown, *self._gone])
         return found
 
-    def end(self, *beside: Callable[[], Any]) -> list[Any]:
+    def end(self, *calls: Callable[[], Any]) -> list[Any]:
         """Discard the plans made meanwhile; returns the results of the calls."""
-        repaired, _, *found = self._client.at_once(self._overwritten, self._drop_helper, *beside)
+        repaired, _, *found = self._client.at_once(self._overwritten, self._drop_helper, *calls)
         if repaired:
             self._change()
             self._make_helper()

@@ -25,7 +25,7 @@ from ignitetf.read.export import DenseNode, Ragged
 from ignitetf.read.key_order import KeyOrder, Slices
 from ignitetf.read.rows import EpochRows
 from ignitetf.read.scan_order import whole_argument
-from ignitetf.threads import Beside
+from ignitetf.threads import BackgroundCall
 from ignitetf.train.first_fit import Long, PackedWindow, Packing
 from ignitetf.train.lengths import check_tokens, lengths_of
 from ignitetf.wire.columns import copy_runs
@@ -493,8 +493,8 @@ class PackedBatches(Iterator[dict[str, Any]]):
         self.close()
 
 
-def _begin(packed: PackedRows, steps: list[_Step]) -> tuple[list[_Step], Beside] | None:
+def _begin(packed: PackedRows, steps: list[_Step]) -> tuple[list[_Step], BackgroundCall] | None:
     """Begin to read some steps; None if there are none."""
     if not steps:
         return None
-    return steps, Beside(functools.partial(packed._read, steps))
+    return steps, BackgroundCall(functools.partial(packed._read, steps))

@@ -38,20 +38,26 @@ from ignitetf.errors import (
     WireError,
 )
 from ignitetf.ui import views_cluster, views_data
-from ignitetf.ui.asked import Asked
 from ignitetf.ui.cluster import Cluster
 from ignitetf.ui.guard import Guard, Secrets, same
 from ignitetf.ui.rendering import Pages, static_files
+from ignitetf.ui.view_request import ViewRequest
 
 __all__ = ["make_app"]
 
 log = logging.getLogger(__name__)
-View = Callable[[Asked], Response]
+View = Callable[[ViewRequest], Response]
 _LIMIT_S: Final = 30.0
 _MOST_BODY: Final = 64 << 10
 _FORM: Final = "application/x-www-form-urlencoded"
-_GONE: Final = (CacheNotFound, JobNotFound, KeyNotFound)
-_AWAY: Final = (ConnectError, RequestTimeout, ClusterInactive, PartitionLost, ServerOverloaded)
+_NOT_FOUND_ERRORS: Final = (CacheNotFound, JobNotFound, KeyNotFound)
+_UNAVAILABLE_ERRORS: Final = (
+    ConnectError,
+    RequestTimeout,
+    ClusterInactive,
+    PartitionLost,
+    ServerOverloaded,
+)
 
 _PAGES: Final[dict[str, View]] = {
     "/": views_data.data_sets,
@@ -110,8 +116,10 @@ class _Site:
         """Return the endpoint of a page."""
 
         async def endpoint(request: Request) -> Response:
-            asked = Asked(self._cluster, self._pages, request.query_params, self._write)
-            return await self._answer(request, view, asked)
+            page_request = ViewRequest(
+                self._cluster, self._pages, request.query_params, self._write
+            )
+            return await self._answer(request, view, page_request)
 
         return endpoint
 
@@ -129,14 +137,16 @@ class _Site:
             form = dict(parse_qsl(body.decode("utf-8", "replace")))
             if not same(form.get("secret", ""), self._known.form):
                 raise HTTPException(403, "The form is not one of this server: load the page anew.")
-            asked = Asked(self._cluster, self._pages, request.query_params, self._write, form)
-            return await self._answer(request, view, asked)
+            page_request = ViewRequest(
+                self._cluster, self._pages, request.query_params, self._write, form
+            )
+            return await self._answer(request, view, page_request)
 
         return endpoint
 
-    async def _answer(self, request: Request, view: View, asked: Asked) -> Response:
+    async def _answer(self, request: Request, view: View, page_request: ViewRequest) -> Response:
         try:
-            return await self._workers.run(functools.partial(view, asked))
+            return await self._workers.run(functools.partial(view, page_request))
         except Exception as error:
             status, title, reason, hint = _explained(error)
             if status == 500:
@@ -161,9 +171,9 @@ def _explained(error: Exception) -> tuple[int, str, str, str]:
     """Return the status, title, reason and hint of an error."""
     if isinstance(error, IgniteTFError):
         hint = error.hint or ""
-        if isinstance(error, _GONE):
+        if isinstance(error, _NOT_FOUND_ERRORS):
             return 404, "Not there", error.message, hint
-        if isinstance(error, _AWAY):
+        if isinstance(error, _UNAVAILABLE_ERRORS):
             return 503, "The cluster does not answer", error.message, hint
         bad = not isinstance(error, (ServerError, WireError)) or isinstance(error, SqlError)
         return (400 if bad else 502), "That did not work", error.message, hint

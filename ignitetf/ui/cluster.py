@@ -68,9 +68,9 @@ class Cluster:
             self.forget()
             raise
         except BaseException:
-            self._give_back(client)
+            self._release(client)
             raise
-        self._give_back(client)
+        self._release(client)
 
     @contextlib.contextmanager
     def client_for_statement(self) -> Iterator[Client]:
@@ -115,7 +115,7 @@ class Cluster:
             if self._reading is not None:
                 self._reading.close()
 
-    def _give_back(self, client: Client) -> None:
+    def _release(self, client: Client) -> None:
         try:
             self._idle.put_nowait(client)
         except queue.Full:

@@ -127,7 +127,7 @@ class Guard:
             given = [value for name, value in query if name == "token"]
             if len(given) == 1 and self._known.admits(given[0]):
                 others = [(name, value) for name, value in query if name != "token"]
-                return self._admitted(scope["path"], others)
+                return self._admission_redirect(scope["path"], others)
         held = HTTPConnection(scope).cookies.get(self._cookie, "")
         if not same(held, self._known.session):
             return self._refuse(
@@ -160,7 +160,7 @@ class Guard:
             )
         return None
 
-    def _admitted(self, path: str, query: list[tuple[str, str]]) -> Response:
+    def _admission_redirect(self, path: str, query: list[tuple[str, str]]) -> Response:
         """Return the way to the page without the token in its address."""
         # Two slashes at the beginning would name another server.
         place = "/" + quote(path.lstrip("/\\"))

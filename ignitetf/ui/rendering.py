@@ -16,7 +16,7 @@ from ignitetf.ui.files import time_of
 
 __all__ = ["Pages", "href", "static_files"]
 
-_HERE: Final = Path(__file__).parent
+_FOLDER: Final = Path(__file__).parent
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -30,7 +30,7 @@ def static_files() -> dict[str, tuple[bytes, str]]:
     """Return content and media type of each file that pages refer to, by name."""
     return {
         path.name: (path.read_bytes(), _TYPES[path.suffix])
-        for path in sorted((_HERE / "static").iterdir())
+        for path in sorted((_FOLDER / "static").iterdir())
         if path.suffix in _TYPES
     }
 
@@ -54,7 +54,7 @@ class Pages:
 
     def __init__(self, form: str, write: bool, place: str) -> None:
         self._environment = Environment(
-            loader=FileSystemLoader(_HERE / "templates"),
+            loader=FileSystemLoader(_FOLDER / "templates"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,

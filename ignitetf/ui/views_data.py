@@ -11,10 +11,10 @@ from ignitetf.explore.browse import View, open_view, version_of
 from ignitetf.explore.cluster import Manifest, list_caches, list_manifests
 from ignitetf.explore.filters import Filter
 from ignitetf.explore.histograms import Bar, Sample, sample_of, type_name
-from ignitetf.ui.asked import Asked
 from ignitetf.ui.cluster import Cluster
 from ignitetf.ui.pictures import encoded_picture, frame_of
 from ignitetf.ui.spread import Part, Spread, spread_of
+from ignitetf.ui.view_request import ViewRequest
 
 __all__ = [
     "about",
@@ -33,14 +33,14 @@ _CELLS: Final = 2048
 _CELLS_A_ROW: Final = 64
 
 
-def data_sets(asked: Asked) -> Response:
+def data_sets(request: ViewRequest) -> Response:
     """The data sets and the other caches."""
-    with asked.cluster.client() as client:
+    with request.cluster.client() as client:
         manifests = list_manifests(client)
-        caches = asked.cluster.figures.get("caches", lambda: list_caches(client))
+        caches = request.cluster.figures.get("caches", lambda: list_caches(client))
         nodes = len(client.nodes())
     owned = {m.cache for m in manifests} | {m.index for m in manifests}
-    return asked.pages.page(
+    return request.pages.page(
         "data_sets.html",
         section="data",
         manifests=manifests,
@@ -52,20 +52,20 @@ def data_sets(asked: Asked) -> Response:
     )
 
 
-def rows(asked: Asked) -> Response:
+def rows(request: ViewRequest) -> Response:
     """A page of rows with a histogram over each column."""
-    data, filters = _data_set(asked)
-    after, count = asked.optional("after"), data.page_rows()
-    with asked.cluster.client() as client:
+    data, filters = _data_set(request)
+    after, count = request.optional("after"), data.page_rows()
+    with request.cluster.client() as client:
         page = data.page(client, after, filters, count)
     before = None
     if data.numbered and data.by_number and after is not None and not filters:
         # Keys are 0, 1, 2 ..., so the previous page is known; -1 is the beginning.
         before = str(max(-1, data.parse_key(after) - count))  # type: ignore[operator]
-    return asked.pages.page(
+    return request.pages.page(
         "rows.html",
         **_common(data, "rows"),
-        sample=open_sample(asked.cluster, data),
+        sample=open_sample(request.cluster, data),
         filters=filters,
         texts=[one.text for one in filters],
         page=page,
@@ -75,40 +75,42 @@ def rows(asked: Asked) -> Response:
     )
 
 
-def row(asked: Asked) -> Response:
+def row(request: ViewRequest) -> Response:
     """One row with all its values."""
-    data, _ = _data_set(asked)
-    ref = ("at", asked.text("at")) if asked.optional("at") else ("key", asked.text("key"))
+    data, _ = _data_set(request)
+    ref = ("at", request.text("at")) if request.optional("at") else ("key", request.text("key"))
     found = data.row(ref)
     if found is None:
         raise KeyNotFound(f"{data.name}: there is no row {ref[1][:80]!r}", hint="it may be gone")
     fields = [(f, type_name(f), found.values[f.name]) for f in data.fields]
-    return asked.pages.page(
+    return request.pages.page(
         "row.html",
         **_common(data, "rows"),
         row=found,
         fields=fields,
         frame=frame_of(data, found.values),
-        beside=_beside(data, found.key),
+        neighbours=_neighbours(data, found.key),
     )
 
 
-def images(asked: Asked) -> Response:
+def images(request: ViewRequest) -> Response:
     """A grid of images with labels and boxes."""
-    data, filters = _data_set(asked)
+    data, filters = _data_set(request)
     if data.picture is None:
         raise ConfigError(f"{data.name}: no field contains images")
-    with asked.cluster.client() as client:
-        page = data.page(client, asked.optional("after"), filters, data.page_rows(_IMAGES))
+    with request.cluster.client() as client:
+        page = data.page(client, request.optional("after"), filters, data.page_rows(_IMAGES))
     tiles = [
         (one, _caption(data, one.values), frame_of(data, one.values))
         for one in page.rows
         if one.values[data.picture] is not None
     ]
     labels: tuple[Bar, ...] = ()
-    if data.label is not None and (head := open_sample(asked.cluster, data).heads.get(data.label)):
+    if data.label is not None and (
+        head := open_sample(request.cluster, data).heads.get(data.label)
+    ):
         labels = tuple(bar for bar in head.bars if bar.filters)
-    return asked.pages.page(
+    return request.pages.page(
         "images.html",
         **_common(data, "images"),
         tiles=tiles,
@@ -116,17 +118,17 @@ def images(asked: Asked) -> Response:
         filters=filters,
         texts=[one.text for one in filters],
         page=page,
-        after=asked.optional("after"),
+        after=request.optional("after"),
     )
 
 
-def image(asked: Asked) -> Response:
+def image(request: ViewRequest) -> Response:
     """One image, encoded again."""
-    data, _ = _data_set(asked)
+    data, _ = _data_set(request)
     if data.picture is None:
         raise ConfigError(f"{data.name}: no field contains images")
-    size = _SIZES.get(asked.optional("size") or "small", _SIZES["small"])
-    ref = ("at", asked.text("at")) if asked.optional("at") else ("key", asked.text("key"))
+    size = _SIZES.get(request.optional("size") or "small", _SIZES["small"])
+    ref = ("at", request.text("at")) if request.optional("at") else ("key", request.text("key"))
     found = data.row(ref)
     if found is None:
         raise KeyNotFound(f"{data.name}: there is no row {ref[1][:80]!r}")
@@ -134,17 +136,17 @@ def image(asked: Asked) -> Response:
     return Response(content, media_type=kind, headers={"Cache-Control": "private, max-age=3600"})
 
 
-def partitions(asked: Asked) -> Response:
+def partitions(request: ViewRequest) -> Response:
     """The distribution of the rows."""
-    data, _ = _data_set(asked)
-    with asked.cluster.client() as client:
+    data, _ = _data_set(request)
+    with request.cluster.client() as client:
         key = ("spread", data.version)
-        spread: Spread = asked.cluster.figures.get(key, lambda: spread_of(client, data))
+        spread: Spread = request.cluster.figures.get(key, lambda: spread_of(client, data))
     each = -(-len(spread.parts) // _CELLS) or 1
     cells = [
         _cell(spread.parts[i : i + each], spread.most) for i in range(0, len(spread.parts), each)
     ]
-    return asked.pages.page(
+    return request.pages.page(
         "partitions.html",
         **_common(data, "partitions"),
         spread=spread,
@@ -154,10 +156,10 @@ def partitions(asked: Asked) -> Response:
     )
 
 
-def about(asked: Asked) -> Response:
+def about(request: ViewRequest) -> Response:
     """Fields, splits, and the record of the load."""
-    data, _ = _data_set(asked)
-    return asked.pages.page(
+    data, _ = _data_set(request)
+    return request.pages.page(
         "about.html",
         **_common(data, "about"),
         keys=[(field, type_name(field)) for field in data.key_fields],
@@ -168,9 +170,9 @@ def about(asked: Asked) -> Response:
     )
 
 
-def _data_set(asked: Asked) -> tuple[View, tuple[Filter, ...]]:
-    data = open_data_set(asked.cluster, asked.text("data"))
-    return data, data.filters(asked.many("f"))
+def _data_set(request: ViewRequest) -> tuple[View, tuple[Filter, ...]]:
+    data = open_data_set(request.cluster, request.text("data"))
+    return data, data.filters(request.values_of("f"))
 
 
 def _common(data: View, tab: str) -> dict[str, Any]:
@@ -183,7 +185,7 @@ def _caption(data: View, values: dict[str, Any]) -> str:
     return data.class_name(values[data.label])
 
 
-def _beside(data: View, key: Any) -> list[tuple[str, int]]:
+def _neighbours(data: View, key: Any) -> list[tuple[str, int]]:
     """Return name and key of the previous and next row, if keys are 0, 1, 2 ..."""
     count = data.numbered
     if count is None or not isinstance(key, int):

@@ -72,21 +72,21 @@ def test_what_others_load_after_a_load_has_looked(
 ):
     """The look at what is there goes on while the lease is taken, which others may have had."""
 
-    original = Load.take_lease_and_look
+    original = Load.acquire_lease
 
     def look_first(self, leases):
-        found = self._look_around()
+        found = self._collect_facts()
         assert found is not None
         with monkeypatch.context() as patch:
-            patch.setattr(Load, "take_lease_and_look", original)
+            patch.setattr(Load, "acquire_lease", original)
             load_dataset({"X": np.arange(7)}, cache_name, client=client, partitions=8)
         if gone:
             client.sql(f'DROP VIEW "{cache_name}"')
             client.destroy_cache(cache_name)  # its manifest stays
         leases.enter_context(self.lease)
-        self._ground = found
+        self._facts = found
 
-    monkeypatch.setattr(Load, "take_lease_and_look", look_first)
+    monkeypatch.setattr(Load, "acquire_lease", look_first)
     load = functools.partial(load_dataset, {"X": np.arange(9)}, cache_name, client=far)
     if if_exists == "error" and not gone:
         with pytest.raises(CacheExists):

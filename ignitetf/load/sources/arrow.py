@@ -118,11 +118,11 @@ def marked_field(arrow: Any, name: str | None = None) -> Field:
         return found
     size = arrow.type.byte_width if pa.types.is_fixed_size_binary(arrow.type) else None
     # Another tool may have changed the column and kept the metadata.
-    same = noted.name.upper() == arrow.name.upper() and _stands_for(noted, found, size)
+    same = noted.name.upper() == arrow.name.upper() and _can_hold(noted, found, size)
     return replace(noted, name=found.name, nullable=found.nullable) if same else found
 
 
-def _stands_for(noted: Field, found: Field, size: int | None) -> bool:
+def _can_hold(noted: Field, found: Field, size: int | None) -> bool:
     """Whether values with the form of a column can be values of a noted field.
 
     Args:
@@ -135,7 +135,7 @@ def _stands_for(noted: Field, found: Field, size: int | None) -> bool:
         return (
             (noted.type, len(noted.fields)) == (found.type, len(found.fields))
             and noted.shape == found.shape
-            and all(a.name == b.name and _stands_for(a, b, None) for a, b in pairs)
+            and all(a.name == b.name and _can_hold(a, b, None) for a, b in pairs)
         )
     if noted.ragged or found.ragged:
         alike = noted.ragged and found.ragged and noted.type == found.type

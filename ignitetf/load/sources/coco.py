@@ -86,9 +86,9 @@ class _CocoSource(BoxSource):
             max_pixels=max_pixels,
             bad_records=bad_records,
         )
-        self._tell(whole["annotations"], set(ids))
+        self._report_left_out(whole["annotations"], set(ids))
 
-    def _tell(self, annotations: list[dict[str, Any]], ids: set[Any]) -> None:
+    def _report_left_out(self, annotations: list[dict[str, Any]], ids: set[Any]) -> None:
         """Note what is not loaded; an annotation without its image is an error."""
         lost = [one for one in annotations if one["image_id"] not in ids]
         if lost and self.bad_records == "fail":

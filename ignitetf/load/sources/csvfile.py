@@ -262,7 +262,7 @@ class CsvSource(Table):
         for i, array in enumerate(arrays):
             for at in wrong_values(array, self._types[i]):
                 wrong.setdefault(at, (self._columns[i].name, why_not(array[at], self._types[i])))
-            self._look_for_values(i, array)
+            self._note_first_value(i, array)
         for at in sorted(wrong):
             name, reason = wrong[at]
             self.bad(
@@ -285,7 +285,7 @@ class CsvSource(Table):
                 columns[field.name] = arrow_column(field, parsed(array, kind))
         yield from self._batches_of(columns, numbers, max_bytes)
 
-    def _look_for_values(self, i: int, texts: Any) -> None:
+    def _note_first_value(self, i: int, texts: Any) -> None:
         """Add a note when an empty column, which became text, has its first value."""
         from pyarrow import compute
 

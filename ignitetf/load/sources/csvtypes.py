@@ -69,7 +69,7 @@ _LEADING_ZERO: Final = r"^[+-]?0[0-9]+$"
 # pyarrow copies the bits of such a number: `0xff` is -1 as an int8.
 _HEX: Final = r"^[+-]?0[xX]"
 # A telephone number in E.164 form. It is not a quantity, although it looks like a signed number.
-_TELEPHONE: Final = r"^\+[1-9][0-9]{6,14}$"
+_PHONE_NUMBER: Final = r"^\+[1-9][0-9]{6,14}$"
 # The zone of a timestamp with a time of day.
 _ZONE: Final = r":[0-9.]+(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _COMMA: Final = r"^[+-]?[0-9]+,[0-9]+$"
@@ -202,7 +202,7 @@ def _kept_as_text(pa: Any, name: str, text: Any, rows: NDArray[np.int64], found:
     whole = compute.match_substring_regex(text, dict(_LOOKS)["int64"])
     if pa.types.is_floating(found) and compute.all(whole).as_py():
         found = pa.int64()  # pyarrow infers a double from +1
-    phone = compute.index(compute.match_substring_regex(text, _TELEPHONE), True).as_py()
+    phone = compute.index(compute.match_substring_regex(text, _PHONE_NUMBER), True).as_py()
     if phone >= 0:
         why = f"row {rows[phone]} is {_short(text[phone])}, which looks like a telephone number"
         return CsvType(pa.string(), note=_note(name, why, "bigint"))
@@ -226,7 +226,7 @@ def _mixed(pa: Any, name: str, text: Any, rows: NDArray[np.int64]) -> CsvType:
     from pyarrow import compute
 
     there = text.drop_null()
-    if compute.any(compute.match_substring_regex(there, _TELEPHONE)).as_py():
+    if compute.any(compute.match_substring_regex(there, _PHONE_NUMBER)).as_py():
         return CsvType(pa.string())
     best, most = "", 0
     for word, look in _LOOKS:
@@ -425,7 +425,7 @@ def _without(array: Any, words: Sequence[str]) -> Any:
 def _require_no_telephone(text: Any) -> None:
     from pyarrow import compute
 
-    phone = compute.match_substring_regex(text, _TELEPHONE)
+    phone = compute.match_substring_regex(text, _PHONE_NUMBER)
     if compute.any(phone).as_py():
         raise ValueError("a telephone number")
 

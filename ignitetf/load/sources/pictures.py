@@ -54,7 +54,7 @@ Loaded = tuple[bytes | NDArray[Any] | None, str]
 T = TypeVar("T")
 
 
-def _apart(work: Callable[[bool], T]) -> T:
+def _in_image_thread(work: Callable[[bool], T]) -> T:
     """Run work on an image; a large image is processed in the thread for large images."""
     try:
         return work(False)
@@ -125,36 +125,36 @@ def check_picture(
         raise PictureError(f"damaged image: {error}") from error
     if size is not None and size[0] * size[1] <= max_pixels:
         return size
-    return _apart(functools.partial(_checked, data, max_pixels, pixels))
+    return _in_image_thread(functools.partial(_checked, data, max_pixels, pixels))
 
 
-def _checked(data: bytes, max_pixels: int, pixels: bool, apart: bool) -> tuple[int, int]:
+def _checked(data: bytes, max_pixels: int, pixels: bool, in_thread: bool) -> tuple[int, int]:
     with open_picture(data, max_pixels) as image:
         width, height = image.size
         is_png = image.format == "PNG"
         if is_png:
             image.verify()  # its CRCs; the image cannot be used afterwards
         elif pixels:
-            _decode(image, apart)
+            _decode(image, in_thread)
     if is_png and pixels:
         with open_picture(data, max_pixels) as image:
-            _decode(image, apart)
+            _decode(image, in_thread)
     return height, width
 
 
-def _decode(image: Image.Image, apart: bool) -> None:
+def _decode(image: Image.Image, in_thread: bool) -> None:
     """Decode an image to its end, a JPEG at an eighth of its size."""
     # A JPEG in one scan is unpacked line by line and takes little memory.
     if image.format != "JPEG" or image.info.get("progressive"):
-        _check_thread(image, apart)
+        _check_thread(image, in_thread)
     if image.format == "JPEG":
         image.draft("L", (1, 1))
     image.load()
 
 
-def _check_thread(image: Image.Image, apart: bool) -> None:
+def _check_thread(image: Image.Image, in_thread: bool) -> None:
     """Raise LargePicture for a large image outside of its thread."""
-    if not apart and image.size[0] * image.size[1] > _LARGE_PIXELS:
+    if not in_thread and image.size[0] * image.size[1] > _LARGE_PIXELS:
         raise LargePicture
 
 
@@ -183,7 +183,7 @@ def decode_picture(
         PictureError: It cannot be decoded, has too many pixels, or has another depth.
     """
     how = functools.partial(_decoded, data, channels, resize, max_pixels, depth, reduce, orient)
-    return _apart(how)
+    return _in_image_thread(how)
 
 
 def pixel_form(
@@ -195,16 +195,16 @@ def pixel_form(
         PictureError: It cannot be decoded, or has too many pixels.
     """
 
-    def form(apart: bool) -> tuple[tuple[int, int], int]:
+    def form(in_thread: bool) -> tuple[tuple[int, int], int]:
         with open_picture(data, max_pixels) as image:
-            _check_thread(image, apart)
+            _check_thread(image, in_thread)
             bits = 16 if _has_16_bits(image, image.format) else 8
             image.load()
             if orient:
                 ImageOps.exif_transpose(image, in_place=True)
             return image.size[::-1], bits
 
-    return _apart(form)
+    return _in_image_thread(form)
 
 
 def _decoded(
@@ -215,10 +215,10 @@ def _decoded(
     depth: int,
     reduce: bool,
     orient: bool,
-    apart: bool,
+    in_thread: bool,
 ) -> NDArray[Any]:
     with open_picture(data, max_pixels) as image:
-        _check_thread(image, apart)
+        _check_thread(image, in_thread)
         file_format = image.format
         if orient:
             ImageOps.exif_transpose(image, in_place=True)
@@ -267,14 +267,14 @@ def decode_cropped(
     Raises:
         PictureError: It cannot be decoded, or has too many pixels.
     """
-    return _apart(functools.partial(_cropped, data, channels, size, max_pixels))
+    return _in_image_thread(functools.partial(_cropped, data, channels, size, max_pixels))
 
 
 def _cropped(
-    data: bytes, channels: int, size: tuple[int, int], max_pixels: int, apart: bool
+    data: bytes, channels: int, size: tuple[int, int], max_pixels: int, in_thread: bool
 ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     with open_picture(data, max_pixels) as image:
-        _check_thread(image, apart)
+        _check_thread(image, in_thread)
         (height, width), (rows, columns) = image.size[::-1], size
         left, top = max((width - columns) // 2, 0), max((height - rows) // 2, 0)
         image.load()

@@ -370,7 +370,7 @@ class StreamSource(ArrowTable):
         self._value = value
         self.resumable = hasattr(value, "__len__")
         self.rows = len(value) if self.resumable else None
-        for column, what, hint in _unsaid_columns(value):
+        for column, what, hint in _reinterpreted_columns(value):
             raise refusal(column, what, hint)
         with reading(self.place.name, _STREAM_HINT):
             self._reader: Any = pa.RecordBatchReader.from_stream(value)
@@ -426,7 +426,7 @@ def arrow_columns(columns: Mapping[str, Any]) -> Any:
     arrays = {}
     for name, value in columns.items():
         frame = value.to_frame() if hasattr(value, "to_frame") else None
-        for _, what, hint in _unsaid_columns(frame):
+        for _, what, hint in _reinterpreted_columns(frame):
             raise refusal(name, what, hint)
         if not isinstance(value, (pa.Array, pa.ChunkedArray)):
             value = pa.chunked_array(value)
@@ -457,7 +457,7 @@ def stream(
 # show this.
 
 # For each library: its names of such types, and how to convert them first.
-_UNSAID: Final[Mapping[str, Mapping[str, str]]] = {
+_REINTERPRETED: Final[Mapping[str, Mapping[str, str]]] = {
     "polars": {
         "Object": "convert it to a type of Polars: map_elements(..., return_dtype=pl.String)",
         "Int128": "convert it first: cast(pl.Decimal(38, 0)), or cast(pl.String)",
@@ -471,10 +471,10 @@ _UNSAID: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def _unsaid_columns(value: Any) -> Iterator[tuple[str, str, str]]:
+def _reinterpreted_columns(value: Any) -> Iterator[tuple[str, str, str]]:
     """Yield name, type and a hint for each column whose values have another meaning in Arrow."""
     library = type(value).__module__.partition(".")[0].lstrip("_")
-    known = _UNSAID.get(library)
+    known = _REINTERPRETED.get(library)
     types = getattr(value, "types" if library == "duckdb" else "dtypes", None)
     if known is None or types is None:
         return

@@ -146,7 +146,7 @@ class RecordSource(Source):
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
         if self._once is not None:
             iterator, self._once = self._once, None
-            self._items = _spent
+            self._items = _refuse_second_read
         else:
             iterator = self._iterate()
         return self._guarded(iterator, start, max_bytes)
@@ -277,7 +277,7 @@ class RecordSource(Source):
         return None
 
 
-def _spent() -> Iterator[Any]:
+def _refuse_second_read() -> Iterator[Any]:
     raise SourceError(
         "the iterator was already read",
         hint="give a list, or a function that returns a new iterator each time",

@@ -48,7 +48,7 @@ Kind = type[Any] | np.dtype[Any]
 _PLAIN: Final = frozenset({bool, int, float, str, bytes})
 _LETTERS: Final[dict[Kind, str]] = {bool: "b", int: "i", float: "f", str: "U", bytes: "S"}
 # Kinds of values that an array of this kind can represent exactly.
-_TAKEN: Final = {"i": "iu", "u": "iu", "f": "fiu", "b": "b"}
+_ACCEPTED_KINDS: Final = {"i": "iu", "u": "iu", "f": "fiu", "b": "b"}
 _LONG: Final = np.iinfo(np.int64)
 HINT_LONG: Final = "keep such numbers as decimals or texts, or their bits: array.view(numpy.int64)"
 
@@ -127,7 +127,7 @@ def exact_array(values: Sequence[Any], target: np.dtype[Any]) -> NDArray[Any]:
         ValueError: The shapes differ.
     """
     kinds = kinds_of(values) if len(values) else set()
-    taken = _TAKEN.get(target.kind, "")
+    taken = _ACCEPTED_KINDS.get(target.kind, "")
     if wrong := [kind for kind in kinds if _letter(kind) not in taken]:
         raise SchemaError(f"{_type_name(wrong[0])} instead of {target}")
     whole = np.asarray(values)
@@ -156,7 +156,7 @@ def cast_array(target: np.dtype[Any], array: NDArray[Any]) -> NDArray[Any]:
     same = array.dtype.newbyteorder("=") == target.newbyteorder("=") != np.uint64
     if not array.size or same:
         return array.astype(target)
-    if array.dtype.kind not in _TAKEN.get(target.kind, ""):
+    if array.dtype.kind not in _ACCEPTED_KINDS.get(target.kind, ""):
         raise SchemaError(f"{array.dtype} instead of {target}")
     if target.kind in "iu":
         limits = np.iinfo(target)
@@ -246,8 +246,8 @@ def field_of(name: str, values: Sequence[Any]) -> Field:
     except ValueError:
         return _lists_field(name, present, nullable)
     # An empty list or array says nothing about the type of the others.
-    telling = [v for v, s in zip(present, shapes, strict=True) if 0 not in s] or present
-    kinds = set().union(*map(kinds_of, telling))
+    non_empty = [v for v, s in zip(present, shapes, strict=True) if 0 not in s] or present
+    kinds = set().union(*map(kinds_of, non_empty))
     dtype = common_dtype(name, kinds) if kinds else np.dtype(np.float64)
     inner = {shape[1:] for shape in shapes if 0 not in shape}
     nested = len(inner) > 1 or (dtype.kind in "US" and inner - {()})

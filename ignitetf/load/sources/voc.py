@@ -497,7 +497,7 @@ _CORNER_NAMES = ("xmin", "ymin", "xmax", "ymax")
 # float() accepts 1_5 as 15.
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", re.ASCII)
 _SIDE = re.compile(r"\s*([0-9]{1,9})(\.0*)?\s*", re.ASCII)
-_TURNED_BY_A_QUARTER = (5, 6, 7, 8)
+_QUARTER_TURNS = (5, 6, 7, 8)
 
 
 class VocError(ValueError):
@@ -556,7 +556,7 @@ class ImageSize:
         told, stored = (self.width, self.height), (width, height)
         same = told in (stored, (0, 0))
         shown = f"{self.width} x {self.height}"
-        if not same and turn in _TURNED_BY_A_QUARTER and told == stored[::-1]:
+        if not same and turn in _QUARTER_TURNS and told == stored[::-1]:
             raise VocError(
                 f"its boxes refer to the upright image of {shown}, while the file has"
                 f" {width} x {height} pixels and the EXIF orientation {turn}; {_UPRIGHT}"
@@ -565,7 +565,7 @@ class ImageSize:
             raise VocError(
                 f"its annotation is for an image of {shown}, while the image has {width} x {height}"
             )
-        by_size = turn in _TURNED_BY_A_QUARTER and told == stored and width != height
+        by_size = turn in _QUARTER_TURNS and told == stored and width != height
         if turn != 1 and not by_size:
             raise VocError(
                 f"its image has the EXIF orientation {turn}, and the annotation does not say"

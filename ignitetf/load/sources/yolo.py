@@ -117,13 +117,13 @@ class _YoloSource(BoxSource):
             x, y, width, height = numbers
             box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
         elif len(numbers) >= 6 and len(numbers) % 2 == 0:
-            self._tell_polygons()
+            self._report_polygons()
             box = (min(numbers[::2]), min(numbers[1::2]), max(numbers[::2]), max(numbers[1::2]))
         else:
             raise VocError(f"{len(words)} values, expected class x y width height")
         return int(float(words[0])), box
 
-    def _tell_polygons(self) -> None:
+    def _report_polygons(self) -> None:
         if not self._has_polygons:
             self._has_polygons = True
             self.note("label files have polygons; the boxes around them are loaded")

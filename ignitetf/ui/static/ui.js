@@ -5,11 +5,11 @@ document.addEventListener("keydown", (event) => {
     event.target.form.requestSubmit();
   }
 });
-const beside = { n: "next", p: "prev" };
+const neighbours = { n: "next", p: "prev" };
 document.addEventListener("keydown", (event) => {
   const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
-  if (plain && event.key in beside && !event.target.matches("input, textarea")) {
-    document.querySelector(`a[rel=${beside[event.key]}]`)?.click();
+  if (plain && event.key in neighbours && !event.target.matches("input, textarea")) {
+    document.querySelector(`a[rel=${neighbours[event.key]}]`)?.click();
   }
 });
 const gone = document.getElementById("gone");

@@ -1,4 +1,4 @@
-"""`Asked`: a request as the views see it."""
+"""`ViewRequest`: a request as the views see it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ignitetf.errors import ConfigError
 from ignitetf.ui.cluster import Cluster
 from ignitetf.ui.rendering import Pages
 
-__all__ = ["Asked"]
+__all__ = ["ViewRequest"]
 
 _LONGEST: Final = 4_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class ViewRequest:
     """A browser's request.
 
     Attributes:
@@ -41,7 +41,7 @@ class Asked:
         Raises:
             ConfigError: It is given twice, is very long, or has a NUL.
         """
-        found = self.many(name)
+        found = self.values_of(name)
         if len(found) > 1:
             raise ConfigError(f"the address has {name}= twice")
         return found[0] if found else None
@@ -53,7 +53,7 @@ class Asked:
             raise ConfigError(f"the address has no {name}=", hint="go back to the first page")
         return found
 
-    def many(self, name: str) -> list[str]:
+    def values_of(self, name: str) -> list[str]:
         """Return all values of a parameter that are not empty."""
         found = [value for value in self.params.getlist(name) if value]
         if any(len(value) > _LONGEST or "\0" in value for value in found):
