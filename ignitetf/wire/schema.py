@@ -221,17 +221,17 @@ class Schema:
 
     def check_identifiers(self) -> None:
         """Raise ConfigError unless all names can be SQL columns without quotes."""
-        for name in self.names:
-            if name.upper() in _TAKEN_BY_IGNITE:
-                raise ConfigError(
-                    f"column name {name!r}: every table of Ignite already has that column",
-                    hint="rename it",
-                )
-            if not is_identifier(name):
-                raise ConfigError(
-                    f"column name {name!r} is not a SQL identifier",
-                    hint="rename it: letters, digits and underscores, not starting with a digit",
-                )
+        if taken := [name for name in self.names if name.upper() in _TAKEN_BY_IGNITE]:
+            raise ConfigError(
+                f"column name {' and '.join(map(repr, taken))}: every table of Ignite already has"
+                " that column",
+                hint="rename it",
+            )
+        if odd := [name for name in self.names if not is_identifier(name)]:
+            raise ConfigError(
+                f"column name {' and '.join(map(repr, odd))} is not a SQL identifier",
+                hint="rename it: letters, digits and underscores, not starting with a digit",
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal schema."""

@@ -17,7 +17,7 @@ from source_helpers import check_resume, everything, same
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources import open_source
-from ignitetf.load.sources.tabular import column_of_heading
+from ignitetf.load.sources.headings import column_of_heading
 
 RECORDS = [
     {"a": 1, "b c": [1, 2], "n": {"x": 1, "y": [{"z": "t"}]}, "p": [[1, 2], [3]], "f": 1},

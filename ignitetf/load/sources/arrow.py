@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,22 +21,23 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError, SourceError
 from ignitetf.load.sources.arrowplain import import_pyarrow, is_uuid, plain_field, refusal
+from ignitetf.load.sources.headings import nested_names
 from ignitetf.load.sources.times import check_years, moments, moments_in
 from ignitetf.load.sources.values import stored_field
 from ignitetf.wire.arrow import FIELD_METADATA
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Column, Dense, Runs, Struct
 from ignitetf.wire.datatypes import DATA_TYPES, LIST_OF, Family, family_of
-from ignitetf.wire.schema import BYTES, Field, Shape, field_for, is_identifier
+from ignitetf.wire.schema import BYTES, Field, Shape, field_for
 
-__all__ = ["arrow_column", "arrow_field", "marked_field"]
+__all__ = ["arrow_column", "arrow_field", "marked_field", "renamed_parts"]
 
 
 def arrow_field(name: str, arrow_type: Any, *, nullable: bool = True) -> Field:
     """Return the field that stores values of a plain Arrow type (see `arrowplain`).
 
     Raises:
-        SourceError: No Ignite type can store them.
+        SchemaError: No Ignite type can store them.
     """
     pa = import_pyarrow("tables")
     return _field(pa, pa.field(name, arrow_type, nullable), name)
@@ -64,13 +66,13 @@ def _nested_field(pa: Any, plain: Any, column: str) -> Field:
         inner = tuple(_field(pa, part, column) for part in parts)
         return Field(plain.name, TypeCode.MAP, BYTES, (), plain.nullable, inner)
     parts = [kind.field(i) for i in range(kind.num_fields)]
-    names = [part.name for part in parts]
-    if wrong := [name for name in names if not is_identifier(name)]:
-        raise refusal(column, f"{kind}: {wrong[0]!r} is not a valid name of a nested field")
-    if not names or len({name.upper() for name in names}) < len(names):
-        why = "it has two fields of one name" if names else "it has no fields"
-        raise refusal(column, f"{kind}: {why}")
-    inner = tuple(_field(pa, part, column) for part in parts)
+    try:
+        names = nested_names([part.name for part in parts])
+    except ValueError as error:
+        raise refusal(column, f"{kind}: {error}") from error
+    inner = tuple(
+        _field(pa, part.with_name(name), column) for part, name in zip(parts, names, strict=True)
+    )
     return Field(plain.name, TypeCode.OBJECT, BYTES, (), plain.nullable, inner)
 
 
@@ -120,6 +122,32 @@ def marked_field(arrow: Any, name: str | None = None) -> Field:
     # Another tool may have changed the column and kept the metadata.
     same = noted.name.upper() == arrow.name.upper() and _can_hold(noted, found, size)
     return replace(noted, name=found.name, nullable=found.nullable) if same else found
+
+
+def renamed_parts(arrow: Any, field: Field) -> Iterator[tuple[str, str]]:
+    """Yield old and new name of each nested value that has another name in its field.
+
+    Args:
+        arrow: A column of a table.
+        field: Its field; a name is given as `AT.x_y`.
+    """
+    pa = import_pyarrow("tables")
+    yield from _renamed(pa, plain_field(arrow).type, field, arrow.name, field.name)
+
+
+def _renamed(pa: Any, kind: Any, field: Field, old: str, new: str) -> Iterator[tuple[str, str]]:
+    if pa.types.is_struct(kind):
+        parts = [kind.field(i) for i in range(kind.num_fields)]
+        for part, inner in zip(parts, field.fields, strict=True):
+            names = f"{old}.{part.name}", f"{new}.{inner.name}"
+            if part.name != inner.name:
+                yield names
+            yield from _renamed(pa, part.type, inner, *names)
+    elif pa.types.is_map(kind):
+        for part, inner in zip((kind.key_field, kind.item_field), field.fields, strict=True):
+            yield from _renamed(pa, part.type, inner, old, new)
+    elif field.fields:
+        yield from _renamed(pa, kind.value_type, field.fields[0], old, new)
 
 
 def _can_hold(noted: Field, found: Field, size: int | None) -> bool:

@@ -10,15 +10,24 @@ part of a nested type.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from ignitetf.errors import MissingExtra, SourceError
+from ignitetf.errors import MissingExtra, SchemaError, SourceError
 
-__all__ = ["import_pyarrow", "is_uuid", "plain_array", "plain_field", "refusal", "uuid_field"]
+__all__ = [
+    "import_pyarrow",
+    "is_uuid",
+    "of_table",
+    "plain_array",
+    "plain_field",
+    "refusal",
+    "uuid_field",
+]
 
 _NAME: Final = b"ARROW:extension:name"
 _METADATA: Final = b"ARROW:extension:metadata"
@@ -46,9 +55,24 @@ def import_pyarrow(what: str) -> Any:
     return MissingExtra.module("pyarrow", f"{what} need pyarrow", "arrow")
 
 
-def refusal(name: str, what: object, hint: str | None = None) -> SourceError:
-    """Return the error for a column that no Ignite type can store."""
-    return SourceError(f"column {name!r}: no Ignite type stores {what}", hint=hint or _HINT)
+def refusal(name: str, what: object, hint: str | None = None) -> SchemaError:
+    """Return the error for a column that no Ignite type can store; `of_table` names the table."""
+    return SchemaError(f"column {name!r}: no Ignite type stores {what}", hint=hint or _HINT)
+
+
+@contextlib.contextmanager
+def of_table(name: str, way_out: str | None = None) -> Iterator[None]:
+    """Convert the error of a column to a SourceError that names its table.
+
+    Args:
+        name: The file, or what the table is.
+        way_out: What else can be done, in addition to the hint of the error.
+    """
+    try:
+        yield
+    except SchemaError as error:
+        hint = "; ".join(filter(None, [error.hint, way_out]))
+        raise SourceError(f"{name}: {error.message}", hint=hint or None) from error
 
 
 def plain_field(field: Any, column: str | None = None) -> Any:
@@ -59,7 +83,7 @@ def plain_field(field: Any, column: str | None = None) -> Any:
         column: The column it is a part of, for messages.
 
     Raises:
-        SourceError: The meaning of an extension type is unknown.
+        SchemaError: The meaning of an extension type is unknown.
     """
     pa = import_pyarrow("tables")
     types, kind = pa.types, field.type

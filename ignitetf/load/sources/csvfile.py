@@ -33,9 +33,15 @@ from ignitetf.load.sources.csvtypes import (
     why_not,
     wrong_values,
 )
-from ignitetf.load.sources.filesets import data_files, open_tables
+from ignitetf.load.sources.filesets import open_tables
+from ignitetf.load.sources.headings import column_of_heading
 from ignitetf.load.sources.location import Place, digest, open_plain, reading
-from ignitetf.load.sources.tabular import Columns, Renames, Table, column_of_heading
+from ignitetf.load.sources.tabular import (
+    Columns,
+    Renames,
+    Table,
+    TableOptions,
+)
 from ignitetf.load.sources.texts import HINT_ENCODING, NOT_UTF8, Utf8Stream
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch
@@ -141,18 +147,14 @@ class CsvSource(Table):
     def __init__(
         self,
         place: Place,
+        options: TableOptions,
         *,
         form: CsvForm | None = None,
         types: str | Mapping[str, str] | None = None,
-        columns: Columns = None,
-        rename: Renames = None,
-        key: str | None = None,
-        bad_records: OnBadRecord = "fail",
     ) -> None:
         """Read the heading and, for the types, the first block."""
-        super().__init__(bad_records=bad_records)
+        super().__init__(place, options)
         import_pyarrow("CSV files")
-        self.place = place
         self.nbytes = place.size()
         self.form = form = form or CsvForm()
         with self._reader(None, []) as reader:
@@ -160,7 +162,7 @@ class CsvSource(Table):
                 form.headings(place, reader.schema.names),
                 reader.schema.types,
             )
-        chosen = self._choose(self._headings, columns, rename)
+        chosen = self._choose(self._headings)
         self._names = [f"c{i}" for i in range(len(self._headings))]
         found = self._infer(arrow_types, chosen, option_types(types))
         # The columns of the file to load, and their types.
@@ -170,7 +172,7 @@ class CsvSource(Table):
             arrow_field(name, kind.arrow, nullable=True)
             for (_, name), kind in zip(chosen, self._types, strict=True)
         ]
-        self._take_fields(fields, key)
+        self._take_fields(fields)
         for kind in self._types:
             if kind.note is not None:
                 self.note(f"{place.name}: {kind.note}")
@@ -440,8 +442,6 @@ def csv(
     Raises:
         SourceError: Missing, empty, not CSV, or with headings that are not SQL identifiers.
     """
-    if not location:
-        raise ConfigError("source 'csv' needs a file")
     nulls = tuple(word.strip() for word in (null.split(",") if isinstance(null, str) else null))
     listed = names.split(",") if isinstance(names, str) else (names or ())
     form = CsvForm(
@@ -453,8 +453,8 @@ def csv(
     )
     form.check()
 
-    def opened(place: Place, **options: Any) -> Source:
-        return CsvSource(place, form=form, types=types, **options)
+    def opened(place: Place, options: TableOptions) -> Source:
+        return CsvSource(place, options, form=form, types=types)
 
-    files = data_files(location, (".csv", ".tsv"), split)
-    return open_tables(files, opened, key, columns, rename, bad_records)
+    options = TableOptions(key, columns, rename, bad_records)
+    return open_tables("csv", location, (".csv", ".tsv"), split, opened, options)

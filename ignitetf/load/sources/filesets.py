@@ -21,8 +21,9 @@ import numpy as np
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import SPLIT, Source
 from ignitetf.load.sources.filelist import walk
+from ignitetf.load.sources.headings import column_of_heading
 from ignitetf.load.sources.location import ChainSource, Place, digest, locate, reading
-from ignitetf.load.sources.tabular import Columns, Renames, column_of_heading, renames
+from ignitetf.load.sources.tabular import TableOptions, renames
 from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
@@ -176,47 +177,58 @@ def _splits(places: Sequence[Place]) -> list[str | None]:
 
 
 def open_tables(
-    files: Sequence[DataFile],
-    opener: Callable[..., Source],
-    key: str | None,
-    columns: Columns,
-    rename: Renames,
-    bad_records: OnBadRecord,
+    kind: str,
+    location: object,
+    suffixes: tuple[str, ...],
+    split: str | None,
+    opener: Callable[[Place, TableOptions], Source],
+    options: TableOptions,
 ) -> Source:
     """Open the files of a table whose columns can be chosen and renamed.
 
     Args:
-        files: The files; all have the same values.
-        opener: Opens a place, with `key`, `columns`, `rename` and `bad_records`.
-        key: See `parquet`, as for the other arguments.
-        columns: The columns to load.
-        rename: New names of columns.
-        bad_records: What to do with bad records.
+        kind: The kind of source, for messages.
+        location: A file, a pattern with `*`, a folder, or a list of them.
+        suffixes: Which files of a folder to take, by the end of their name (lower case).
+        split: The split to take; None for all.
+        opener: Opens one file.
+        options: The columns to load, which may also be those of folders.
+
+    Raises:
+        ConfigError: No location is given.
     """
+    if not location:
+        raise ConfigError(
+            f"source {kind!r} needs a file", hint="give a file, a folder, or a pattern"
+        )
+    files = data_files(location, suffixes, split)
     given = {name.upper(): name for name in files[0].values}
-    names = {
-        given[old.strip().upper()]: new
-        for old, new in renames(rename).items()
-        if old.strip().upper() in given
-    }
-    own: list[str] | None = None
+    own, of_folders = {}, {}
+    for old, new in renames(options.rename).items():
+        if (name := given.get(old.strip().upper())) is None:
+            own[old] = new
+        else:
+            of_folders[name] = new
+    columns: list[str] | None = None
     kept = set(files[0].values)
-    if columns is not None:
-        words = columns.split(",") if isinstance(columns, str) else columns
+    if options.columns is not None:
+        listed = options.columns
+        words = listed.split(",") if isinstance(listed, str) else listed
         wanted = [word.strip() for word in words if word.strip()]
         kept = {given[word.upper()] for word in wanted if word.upper() in given}
-        own = [word for word in wanted if word.upper() not in given]
-
-    def opened(place: Place) -> Source:
-        others = {o: n for o, n in renames(rename).items() if o.strip().upper() not in given}
-        return opener(place, key=key, columns=own, rename=others or None, bad_records=bad_records)
-
+        columns = [word for word in wanted if word.upper() not in given]
+        if kept and not columns:
+            raise ConfigError(
+                f"columns {','.join(wanted)}: all are names of folders",
+                hint="name a column of the files too",
+            )
+    inner = replace(options, columns=columns, rename=own or None)
     heads = {
-        name: column_of_heading(names.get(name, name), i)
+        name: column_of_heading(of_folders.get(name, name), i)
         for i, name in enumerate(files[0].values)
         if name in kept
     }
-    return open_files(files, opened, bad_records, heads)
+    return open_files(files, lambda place: opener(place, inner), options.bad_records, heads)
 
 
 def open_files(

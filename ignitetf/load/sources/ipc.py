@@ -12,13 +12,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
-from ignitetf.errors import ConfigError, SourceError
+from ignitetf.errors import SourceError
 from ignitetf.load.sources.arrowplain import import_pyarrow
 from ignitetf.load.sources.base import Source
-from ignitetf.load.sources.filesets import data_files, open_tables
+from ignitetf.load.sources.filesets import open_tables
 from ignitetf.load.sources.location import Place, digest, open_plain, reading
 from ignitetf.load.sources.recordbatches import ArrowTable
-from ignitetf.load.sources.tabular import Columns, Renames
+from ignitetf.load.sources.tabular import Columns, Renames, TableOptions
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch
 
@@ -32,23 +32,14 @@ _HINT: Final = "is it an Arrow file? write it again with pyarrow.ipc or to_feath
 class _ArrowSource(ArrowTable):
     """One Arrow file; a column may have nulls unless the file declares that it has none."""
 
-    def __init__(
-        self,
-        place: Place,
-        *,
-        key: str | None = None,
-        columns: Columns = None,
-        rename: Renames = None,
-        bad_records: OnBadRecord = "fail",
-    ) -> None:
+    def __init__(self, place: Place, options: TableOptions) -> None:
         """Read the schema."""
-        super().__init__(bad_records=bad_records)
+        super().__init__(place, options)
         import_pyarrow("Arrow files")
-        self.place = place
         self.nbytes = place.size()
         self._rest: _Joined | None = None
         with self._open() as reader:
-            self._take_schema(reader.schema, key, columns, rename)
+            self._take_schema(reader.schema)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[Any]:
@@ -149,7 +140,6 @@ def arrow(
     Raises:
         SourceError: Missing or damaged, or with columns that Ignite cannot store.
     """
-    if not location:
-        raise ConfigError("source 'arrow' needs a file")
-    files = data_files(location, (".arrow", ".arrows", ".feather", ".ipc"), split)
-    return open_tables(files, _ArrowSource, key, columns, rename, bad_records)
+    options = TableOptions(key, columns, rename, bad_records)
+    suffixes = (".arrow", ".arrows", ".feather", ".ipc")
+    return open_tables("arrow", location, suffixes, split, _ArrowSource, options)

@@ -11,6 +11,7 @@ texts stay texts. Objects in it become nested objects, arrays arrays or lists.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,19 +19,27 @@ from typing import Any, Final
 
 import numpy as np
 
-from ignitetf.errors import ConfigError, SchemaError, SourceError
+from ignitetf.errors import SchemaError, SourceError
 from ignitetf.load.sources.arrays import key_field_of
 from ignitetf.load.sources.base import BadRecord, Source, type_name
-from ignitetf.load.sources.filesets import data_files, open_tables
+from ignitetf.load.sources.filesets import open_tables
+from ignitetf.load.sources.headings import nested_names
 from ignitetf.load.sources.location import Place, digest, one_line, open_plain, reading
 from ignitetf.load.sources.records import RecordSource
-from ignitetf.load.sources.tabular import Columns, Renames, changed_headings, columns_of_headings
+from ignitetf.load.sources.tabular import (
+    LEAVE_OUT,
+    Columns,
+    Renames,
+    TableOptions,
+    changed_headings,
+    columns_of_headings,
+)
 from ignitetf.load.sources.texts import NOT_UTF8, Utf8Stream
 from ignitetf.load.sources.values import field_of, stored_field
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.datatypes import LIST_OF
-from ignitetf.wire.schema import BYTES, Field, Schema, is_identifier
+from ignitetf.wire.schema import BYTES, Field, Schema
 
 __all__ = ["jsonl"]
 
@@ -39,7 +48,6 @@ _MAX_RECORD: Final = 256 << 20
 _LONG: Final = np.iinfo(np.int64)
 _BIG: Final = "integers beyond a long"
 _HINT: Final = "JSON in UTF-8 is expected: an object a line, or an array of objects"
-_LEAVE_OUT: Final = "--columns A,B takes other columns only"
 _WORDS: Final = {
     "dict": "an object", "list": "an array", "str": "a text", "bool": "true or false",
     "int": "a number", "float": "a number",
@@ -58,8 +66,14 @@ def _pairs(pairs: list[tuple[str, Any]]) -> Record:
     return found
 
 
-# Python's would keep the last of two values with one name.
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_pairs)
+def _number(text: str) -> float:
+    if math.isinf(found := float(text)):
+        raise ValueError(f"no double holds the number {text[:40]}")
+    return found
+
+
+# Python's would keep the last of two values with one name, and make 1e400 infinite.
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_number)
 
 
 class _Texts:
@@ -186,6 +200,29 @@ def _word(kind: type) -> str:
     return _WORDS.get(kind.__name__, "null")
 
 
+# New names of the values in an object, by their old ones; each with those of the values inside.
+_Renames = dict[str, tuple[str, "_Renames | None"]]
+
+
+def _renamed(value: Any, names: _Renames | None) -> Any:
+    """Return a value with new names in its objects; it need not be of the kind of the others."""
+    if names is None:
+        return value
+    if isinstance(value, list):
+        return [_renamed(one, names) for one in value]
+    if isinstance(value, dict):
+        return {names[old][0]: _renamed(one, names[old][1]) for old, one in value.items()}
+    return value
+
+
+def _changed(names: _Renames | None, old: str, new: str) -> Iterator[tuple[str, str]]:
+    """Yield old and new name of each nested value that has another name, as `AT.x_y`."""
+    for name, (other, more) in (names or {}).items():
+        if name != other:
+            yield f"{old}.{name}", f"{new}.{other}"
+        yield from _changed(more, f"{old}.{name}", f"{new}.{other}")
+
+
 class _Seen:
     """The values of one name in all objects.
 
@@ -256,27 +293,34 @@ class _Seen:
         sample = {bool: True, int: 0, float: 0.5, str: ""}[kind]
         return field_of(name, [sample, None] if nulls else [sample])
 
+    def renames(self) -> _Renames | None:
+        """Return the new names of the values in objects; None if all keep theirs."""
+        if self.kind() is list:
+            return self.items.renames() if self.items is not None else None
+        if self.kind() is not dict:
+            return None
+        names = nested_names(list(self.fields))
+        found = {
+            old: (new, seen.renames())
+            for (old, seen), new in zip(self.fields.items(), names, strict=True)
+        }
+        changed = any(old != new or more for old, (new, more) in found.items())
+        return found if changed else None
+
     def _values(self) -> Iterator[int]:
         yield from (n for kind, n in self.counts.items() if kind not in (_BIG, type(None)))
 
     def _object(self, name: str, *, nullable: bool) -> Field:
         if not self.fields:
-            raise SchemaError(f"field {name!r}: its objects are empty", hint=_LEAVE_OUT)
-        if wrong := [inner for inner in self.fields if not is_identifier(inner)]:
-            raise SchemaError(
-                f"field {name!r}: {wrong[0]!r} is not a valid name of a nested field",
-                hint=f"names have letters, digits and underscores; {_LEAVE_OUT}",
-            )
-        upper = Counter(map(str.upper, self.fields))
-        if len(upper) < len(self.fields):
-            alike = [n for n in self.fields if upper[n.upper()] > 1]
-            raise SchemaError(
-                f"field {name!r}: {alike[0]!r} and {alike[1]!r} are one name: capitals and small"
-                " letters count as equal",
-                hint=_LEAVE_OUT,
-            )
+            raise SchemaError(f"field {name!r}: its objects are empty", hint=LEAVE_OUT)
+        try:
+            names = nested_names(list(self.fields))
+        except ValueError as error:
+            raise SchemaError(f"field {name!r}: {error}", hint=LEAVE_OUT) from error
         count = self.counts[dict]
-        inner = tuple(seen.field(key, count) for key, seen in self.fields.items())
+        inner = tuple(
+            seen.field(key, count) for key, seen in zip(names, self.fields.values(), strict=True)
+        )
         return Field(name, TypeCode.OBJECT, BYTES, (), nullable, inner)
 
     def _list(self, name: str, *, nullable: bool) -> Field:
@@ -300,20 +344,12 @@ class _Seen:
 class _JsonSource(RecordSource):
     """The objects of one JSON file."""
 
-    def __init__(
-        self,
-        place: Place,
-        *,
-        encoding: str | None = None,
-        key: str | None = None,
-        columns: Columns = None,
-        rename: Renames = None,
-        bad_records: OnBadRecord = "fail",
-    ) -> None:
+    def __init__(self, place: Place, options: TableOptions, *, encoding: str | None = None) -> None:
         """Read the file for the types of its values."""
+        key, columns, rename = options.key, options.columns, options.rename
         self.place = place
         self._encoding = encoding
-        whole, rows = self._survey(bad_records)
+        whole, rows = self._survey(options.bad_records)
         seen, count = whole.fields, whole.counts[dict]
         headings = list(seen)
         chosen = columns_of_headings(place.name, headings, columns, rename)
@@ -324,6 +360,7 @@ class _JsonSource(RecordSource):
                 fields[name] = seen[headings[i]].field(name, count)
             except SchemaError as error:
                 raise SourceError(f"{place.name}: {error.message}", hint=error.hint) from error
+        self._nested = {name: seen[headings[i]].renames() for i, name in chosen}
         if not fields:
             raise SourceError(f"{place.name}: no values in it", hint=_HINT)
         word = None if key is None else key.strip().upper()
@@ -337,10 +374,15 @@ class _JsonSource(RecordSource):
             key=key_name,
             rows=rows,
             fingerprint=digest("jsonl", place.stamp(), encoding, key_name, *how),
-            bad_records=bad_records,
+            bad_records=options.bad_records,
         )
         self.nbytes = place.size()
-        if (text := changed_headings(headings, chosen, rename)) is not None:
+        nested = [
+            names
+            for name, found in self._nested.items()
+            for names in _changed(found, self._name_of[name], name)
+        ]
+        if (text := changed_headings(headings, chosen, rename, nested)) is not None:
             self.note(text)
         if nothing := [
             f.name for f in fields.values() if seen[self._name_of[f.name]].kind() is None
@@ -365,7 +407,10 @@ class _JsonSource(RecordSource):
         return whole, whole.counts[dict] + bad
 
     def _named(self, item: Any) -> dict[str, Any]:
-        return {name: item.get(heading) for name, heading in self._name_of.items()}
+        return {
+            name: _renamed(item.get(heading), self._nested[name])
+            for name, heading in self._name_of.items()
+        }
 
     def _row(self, number: int) -> str:
         return f"{self.place.name}, row {number + 1}"
@@ -394,11 +439,9 @@ def jsonl(
     Raises:
         SourceError: Missing or damaged, or with values that Ignite cannot store.
     """
-    if not location:
-        raise ConfigError("source 'jsonl' needs a file")
-    files = data_files(location, (".jsonl", ".ndjson", ".json"), split)
 
-    def opened(place: Place, **options: Any) -> Source:
-        return _JsonSource(place, encoding=encoding, **options)
+    def opened(place: Place, options: TableOptions) -> Source:
+        return _JsonSource(place, options, encoding=encoding)
 
-    return open_tables(files, opened, key, columns, rename, bad_records)
+    options = TableOptions(key, columns, rename, bad_records)
+    return open_tables("jsonl", location, (".jsonl", ".ndjson", ".json"), split, opened, options)

@@ -29,7 +29,7 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.csvfile import CsvForm, CsvSource
 from ignitetf.load.sources.csvtypes import MANY, MIN_VALUES, NEARLY_ALL, NULLS, option_types
 from ignitetf.load.sources.location import Place, digest, reading
-from ignitetf.load.sources.tabular import chosen_columns
+from ignitetf.load.sources.tabular import TableOptions, chosen_columns
 from ignitetf.pictures import picture_suffixes
 from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
@@ -186,13 +186,16 @@ def _typed(
     texts = [path] if label is None else [path, label]
     named = next((i for i in others if names[i] == _NAME), None)
     plain = texts if named is None else [*texts, named]
-    source = CsvSource(
-        table,
-        form=CsvForm(delimiter, "row"),
-        types={**option_types(types), **{headings[i].upper(): "varchar" for i in plain}},
+    options = TableOptions(
         columns=[headings[i] for i in (*texts, *others)],
         rename={heading: names[i].upper() for i, heading in enumerate(headings)},
         bad_records=bad_records,
+    )
+    source = CsvSource(
+        table,
+        options,
+        form=CsvForm(delimiter, "row"),
+        types={**option_types(types), **{headings[i].upper(): "varchar" for i in plain}},
     )
     batches = list(source.batches())
     if not batches:

@@ -12,19 +12,26 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.sources.arrow import arrow_column, marked_field
-from ignitetf.load.sources.arrowplain import import_pyarrow, plain_array, refusal, uuid_field
+from ignitetf.errors import SourceError
+from ignitetf.load.sources.arrow import arrow_column, marked_field, renamed_parts
+from ignitetf.load.sources.arrowplain import (
+    import_pyarrow,
+    of_table,
+    plain_array,
+    refusal,
+    uuid_field,
+)
 from ignitetf.load.sources.base import Source, keys_of, rows_per_batch
 from ignitetf.load.sources.features import Features
-from ignitetf.load.sources.filesets import data_files, open_tables
+from ignitetf.load.sources.filesets import open_tables
 from ignitetf.load.sources.location import Place, digest, one_line, reading
-from ignitetf.load.sources.tabular import Columns, Renames, Table
+from ignitetf.load.sources.tabular import LEAVE_OUT, Columns, Renames, Table, TableOptions
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch, Column
 
@@ -38,18 +45,23 @@ _MAX_ROWS = 1 << 16
 class ArrowTable(Table):
     """A table that reads its rows as record batches with the columns of its schema."""
 
-    def _take_schema(
-        self, arrow_schema: Any, key: str | None, columns: Columns = None, rename: Renames = None
-    ) -> None:
+    def _refusing(self) -> AbstractContextManager[None]:
+        """Name the table in the error for a column that no Ignite type can store."""
+        return of_table(self.place.name, LEAVE_OUT)
+
+    def _take_schema(self, arrow_schema: Any) -> None:
         """Set the fields of the columns to load; the types of the others do not matter."""
         with reading(self.place.name):
             self._features = Features(arrow_schema)
         flat = self._features.schema
-        chosen = self._choose(flat.names, columns, rename)
+        chosen = self._choose(flat.names)
         # Positions, in the flat schema, of the columns to load.
         self._places = [i for i, _ in chosen]
-        fields = [marked_field(flat.field(i), name) for i, name in chosen]
-        self._take_fields(fields, key)
+        with self._refusing():
+            fields = [marked_field(flat.field(i), name) for i, name in chosen]
+            pairs = [(flat.field(i), f) for i, f in zip(self._places, fields, strict=True)]
+            nested = [names for pair in pairs for names in renamed_parts(*pair)]
+        self._take_fields(fields, nested)
         names = {name: flat.names[i] for i, name in chosen}
         self.class_names = self._features.class_names(names.get("LABEL"))
         for name, heading in names.items():
@@ -160,21 +172,12 @@ class _ParquetSource(ArrowTable):
     damaged.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        *,
-        key: str | None = None,
-        columns: Columns = None,
-        rename: Renames = None,
-        bad_records: OnBadRecord = "fail",
-    ) -> None:
+    def __init__(self, place: Place, options: TableOptions) -> None:
         """Read the footer."""
-        super().__init__(bad_records=bad_records)
+        super().__init__(place, options)
         import_pyarrow("Parquet files")
-        self.place = place
         with self._open() as file:
-            with reading(place.name, _HINT):
+            with reading(place.name, _HINT), self._refusing():
                 footer, arrow_schema = file.metadata, file.schema_arrow
                 self.rows = footer.num_rows
                 self._int96 = _int96_columns(file.schema)
@@ -183,7 +186,7 @@ class _ParquetSource(ArrowTable):
                 size = sum(footer.row_group(i).total_byte_size for i in range(len(self._groups)))
             self.nbytes = size
             self._record_bytes = size // max(1, self.rows or 0)
-        self._take_schema(arrow_schema, key, columns, rename)
+        self._take_schema(arrow_schema)
 
     def _open(self, **how: Any) -> _ParquetFile:
         return _ParquetFile(self.place, **how)
@@ -225,7 +228,7 @@ def _int96_columns(schema: Any) -> list[str]:
     """Return the names of INT96 columns, an older form of timestamps.
 
     Raises:
-        SourceError: INT96 is a part of nested values.
+        SchemaError: INT96 is a part of nested values.
     """
     found = [column for column in map(schema.column, range(len(schema))) if _is_int96(column)]
     for column in found:
@@ -242,7 +245,7 @@ def _meant(schema: Any, arrow_schema: Any) -> Any:
     """Return pyarrow's schema, completed with facts of the file's schema that pyarrow leaves out.
 
     Raises:
-        SourceError: A column has intervals, which pyarrow returns as bytes.
+        SchemaError: A column has intervals, which pyarrow returns as bytes.
     """
     for column in map(schema.column, range(len(schema))):
         name, _, inner = column.path.partition(".")
@@ -343,10 +346,8 @@ def parquet(
     Raises:
         SourceError: Missing or damaged, or with columns that Ignite cannot store.
     """
-    if not location:
-        raise ConfigError("source 'parquet' needs a file")
-    files = data_files(location, (".parquet", ".pq"), split)
-    return open_tables(files, _ParquetSource, key, columns, rename, bad_records)
+    options = TableOptions(key, columns, rename, bad_records)
+    return open_tables("parquet", location, (".parquet", ".pq"), split, _ParquetSource, options)
 
 
 _SAMPLE = 100
@@ -364,19 +365,22 @@ class StreamSource(ArrowTable):
         self, value: Any, *, key: str | None = None, bad_records: OnBadRecord = "fail"
     ) -> None:
         """Open the stream and read its types."""
-        super().__init__(bad_records=bad_records)
+        place = Place(f"the {type(value).__name__}", "record")
+        super().__init__(place, TableOptions(key, bad_records=bad_records))
         pa = import_pyarrow("Arrow streams")
-        self.place = Place(f"the {type(value).__name__}", "record")
         self._value = value
         self.resumable = hasattr(value, "__len__")
         self.rows = len(value) if self.resumable else None
-        for column, what, hint in _reinterpreted_columns(value):
-            raise refusal(column, what, hint)
+        with self._refusing():
+            _refuse_reinterpreted(value)
         with reading(self.place.name, _STREAM_HINT):
             self._reader: Any = pa.RecordBatchReader.from_stream(value)
             self._schema = self._reader.schema
-        self._take_schema(self._schema, key)
+        self._take_schema(self._schema)
         self._id = self._stamp() if self.resumable else uuid.uuid4().hex
+
+    def _refusing(self) -> AbstractContextManager[None]:
+        return of_table(self.place.name)
 
     def _stamp(self) -> str:
         """Return a digest of the schema, the number of rows, and the first ones.
@@ -426,8 +430,8 @@ def arrow_columns(columns: Mapping[str, Any]) -> Any:
     arrays = {}
     for name, value in columns.items():
         frame = value.to_frame() if hasattr(value, "to_frame") else None
-        for _, what, hint in _reinterpreted_columns(frame):
-            raise refusal(name, what, hint)
+        with of_table("the arrays"):
+            _refuse_reinterpreted(frame, name)
         if not isinstance(value, (pa.Array, pa.ChunkedArray)):
             value = pa.chunked_array(value)
         arrays[name] = value
@@ -471,18 +475,25 @@ _REINTERPRETED: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def _reinterpreted_columns(value: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield name, type and a hint for each column whose values have another meaning in Arrow."""
+def _refuse_reinterpreted(value: Any, name: str | None = None) -> None:
+    """Refuse a frame or relation with a column whose values have another meaning in Arrow.
+
+    Args:
+        value: The frame or relation, or anything else.
+        name: What its only column is called; None for its own names.
+
+    Raises:
+        SchemaError: It has such a column.
+    """
     library = type(value).__module__.partition(".")[0].lstrip("_")
     known = _REINTERPRETED.get(library)
     types = getattr(value, "types" if library == "duckdb" else "dtypes", None)
     if known is None or types is None:
         return
-    for name, kind in zip(value.columns, types, strict=True):
+    for column, kind in zip(value.columns, types, strict=True):
         for part in _parts_of_type(kind):
             if (word := _type_word(part)) in known:
-                yield name, str(kind), known[word]
-                break
+                raise refusal(name or column, kind, known[word])
 
 
 def _parts_of_type(kind: Any) -> Iterator[Any]:

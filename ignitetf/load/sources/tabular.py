@@ -3,16 +3,14 @@
 headings, --columns, --rename -> **columns** -> fields
 
 A column is named after its heading, in upper case. A heading that is not a SQL identifier becomes
-one by a single rule (`column_of_heading`), and a note lists all such headings. Options choose which
-columns are loaded, and rename them.
+one by a single rule (`headings`), and a note lists all such headings. Options choose which columns
+are loaded, and rename them.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +18,21 @@ from numpy.typing import NDArray
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.arrays import key_field_of, take_key
 from ignitetf.load.sources.base import Source, keys_of, rows_per_batch, type_name
+from ignitetf.load.sources.headings import alike, column_of_heading
 from ignitetf.load.sources.location import Place
 from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch, Column
-from ignitetf.wire.schema import Field, Schema, is_identifier
+from ignitetf.wire.schema import Field, Schema
 
 __all__ = [
+    "LEAVE_OUT",
     "Columns",
     "Renames",
     "Table",
+    "TableOptions",
     "changed_headings",
     "chosen_columns",
-    "column_of_heading",
     "columns_of_headings",
     "renames",
 ]
@@ -43,6 +43,23 @@ Renames = str | Mapping[str, str] | None
 _SHOWN_HEADINGS = 20
 
 
+@dataclass(frozen=True)
+class TableOptions:
+    """What every source of a table takes.
+
+    Attributes:
+        key: The column that is the key; None for a running number.
+        columns: The columns to load; None for all.
+        rename: New names of columns.
+        bad_records: What to do with bad records.
+    """
+
+    key: str | None = None
+    columns: Columns = None
+    rename: Renames = None
+    bad_records: OnBadRecord = "fail"
+
+
 class Table(Source):
     """A source whose records are rows of a file with named columns.
 
@@ -50,40 +67,39 @@ class Table(Source):
         place: The file.
     """
 
-    place: Place
-
-    def __init__(self, *, bad_records: OnBadRecord = "fail") -> None:
-        super().__init__(bad_records=bad_records)
+    def __init__(self, place: Place, options: TableOptions) -> None:
+        super().__init__(bad_records=options.bad_records)
+        self.place = place
+        self.options = options
         self._how: tuple[object, ...] = ()
         self._known_as: dict[str, str] = {}
+        self._chosen: tuple[Sequence[str], Sequence[tuple[int, str]]] = ((), ())
 
-    def _choose(
-        self, headings: Sequence[str], columns: Columns = None, rename: Renames = None
-    ) -> list[tuple[int, str]]:
+    def _choose(self, headings: Sequence[str]) -> list[tuple[int, str]]:
         """Return position and name of each column to load; notes the headings that changed."""
-        if columns is not None and not isinstance(columns, str):
-            columns = list(columns)
+        columns, rename = self.options.columns, self.options.rename
         chosen = columns_of_headings(self.place.name, headings, columns, rename)
-        if (text := changed_headings(headings, chosen, rename)) is not None:
-            self.note(text)
         # Part of the fingerprint.
         self._how = (chosen,) if columns is not None or rename is not None else ()
         self._known_as = {headings[i].strip().upper(): name for i, name in chosen}
+        self._chosen = list(headings), chosen
         return chosen
 
-    def _take_fields(self, fields: list[Field], key: str | None) -> None:
-        """Set the schema; `self._columns` are all fields in the order of the file.
+    def _take_fields(self, fields: list[Field], nested: Iterable[tuple[str, str]] = ()) -> None:
+        """Set the schema, and note the headings that changed.
+
+        `self._columns` are all fields in the order of the file.
 
         Args:
             fields: One for each column that `_choose` returned.
-            key: The heading or the name of the column that is the key.
+            nested: Old and new names of nested values that have another name.
         """
         if not fields:
             raise SourceError(f"{self.place.name}: no columns", hint="give a table with columns")
         self._columns = fields
         by_name = {f.name: f for f in fields}
         self.key_name = None
-        if key is not None:
+        if (key := self.options.key) is not None:
             word = key.strip().upper()
             self.key_name = word if word in by_name else self._known_as.get(word, word)
         key_field = key_field_of(self.key_name, by_name)
@@ -92,8 +108,10 @@ class Table(Source):
             Schema(None, key_field, tuple(fields)).check_identifiers()
         except ConfigError as error:
             raise SourceError(
-                f"{self.place.name}: {error.message}", hint=f"{_RENAME}; {_LEAVE_OUT}"
+                f"{self.place.name}: {error.message}", hint=f"{_RENAME}; {LEAVE_OUT}"
             ) from error
+        if (text := changed_headings(*self._chosen, self.options.rename, nested)) is not None:
+            self.note(text)
 
     def _batches_of(
         self, columns: dict[str, Column], numbers: NDArray[np.int64], max_bytes: int
@@ -149,6 +167,8 @@ def chosen_columns(
     places = {heading.strip().upper(): number for number, heading in enumerate(headings)}
     for number, heading in enumerate(headings):
         places.setdefault(column_of_heading(heading, number), number)
+    for number in range(len(headings)):
+        places.setdefault(f"COLUMN_{number + 1}", number)
     names = {
         _place(table, old, headings, places, "rename"): new for old, new in renames(rename).items()
     }
@@ -161,25 +181,7 @@ def chosen_columns(
 
 
 _RENAME = "--rename OLD=NEW gives a column another name"
-_LEAVE_OUT = "--columns A,B takes other columns only"
-
-
-def column_of_heading(heading: str, number: int) -> str:
-    """Return the column that a heading names.
-
-    It is in capitals and without accents, with an underscore for each run of other characters:
-    `Größe (cm)` is `GROSSE_CM`. An underscore precedes a leading digit: `1990` is `_1990`. A heading
-    without Latin letters and digits is called after its position: `COLUMN_3`.
-    """
-    name = heading.strip().upper()
-    if is_identifier(name):
-        return name
-    plain = unicodedata.normalize("NFKD", name)
-    plain = "".join(c for c in plain if not unicodedata.combining(c))
-    plain = re.sub(r"[^A-Z0-9]+", "_", plain).strip("_")
-    if not plain:
-        return f"COLUMN_{number + 1}"
-    return f"_{plain}" if plain[0].isdigit() else plain
+LEAVE_OUT = "--columns A,B takes other columns only"
 
 
 def columns_of_headings(
@@ -201,31 +203,37 @@ def columns_of_headings(
         (i, column_of_heading(name, i))
         for i, name in chosen_columns(table, headings, columns, rename)
     ]
-    counted = Counter(name for _, name in chosen)
-    alike = {name: [headings[i] for i, n in chosen if n == name] for name in counted}
-    told = [f"{_listed(old)} are both {name!r}" for name, old in alike.items() if len(old) > 1]
-    if told:
+    told = alike([headings[i] for i, _ in chosen], [name for _, name in chosen])
+    if told is not None:
         raise SourceError(
-            f"{table}: two columns are called alike: {'; '.join(told)}",
-            hint=f"capitals and small letters count as equal; {_RENAME}; {_LEAVE_OUT}",
+            f"{table}: two columns are called alike: {told}",
+            hint=f"capitals and small letters count as equal; {_RENAME}, also COLUMN_1=NEW by its"
+            f" position; {LEAVE_OUT}",
         )
     return chosen
 
 
-def _listed(headings: Sequence[str]) -> str:
-    return " and ".join(map(repr, headings[:_SHOWN_HEADINGS]))
-
-
 def changed_headings(
-    headings: Sequence[str], chosen: Sequence[tuple[int, str]], rename: Renames
+    headings: Sequence[str],
+    chosen: Sequence[tuple[int, str]],
+    rename: Renames,
+    nested: Iterable[tuple[str, str]] = (),
 ) -> str | None:
-    """Return a note on the headings that are not SQL identifiers; None if all are."""
+    """Return a note on the headings that are not SQL identifiers; None if all are.
+
+    Args:
+        headings: The headings of the table.
+        chosen: Position and name of each column to load.
+        rename: New names by heading.
+        nested: Old and new names of nested values, such as `at.x-y` and `at.x_y`.
+    """
     given = {new.strip().upper() for new in renames(rename).values()}
     changed = [
         f"{headings[i]!r} is {name}"
         for i, name in chosen
         if name != headings[i].strip().upper() and name not in given
     ]
+    changed += [f"{old!r} is {new}" for old, new in nested]
     if not changed:
         return None
     more = len(changed) - _SHOWN_HEADINGS
