@@ -485,12 +485,16 @@ def test_labels_that_are_one_number_are_refused(tmp_path):
         (tmp_path / "l.csv").write_text("".join(f"x.png,{label}\n" for label in labels))
         return open_source("images", tmp_path / "l.csv", **options)
 
-    assert everything(labelled("01", "10", "-3"))["LABEL"] == [1, 10, -3]
+    assert everything(labelled("1", "10", "-3"))["LABEL"] == [1, 10, -3]
     with pytest.raises(SourceError, match="row 1 is '1_000', while 1 of 2 labels are numbers"):
         labelled("1_000", "2")
     assert labelled("1_000", "2", types="label:varchar").class_names == ["1_000", "2"]
     with pytest.raises(SourceError, match="are the same number"):
-        labelled("007", "7")
+        labelled("+7", "7")
+    classes = labelled("007", "7")
+    assert classes.class_names == ["007", "7"] and "row 1 is '007'" in classes.notes[0]
+    assert everything(labelled("007", "8", types="label:int"))["LABEL"] == [7, 8]
+    assert labelled("+491701234567", "1").class_names == ["+491701234567", "1"]
 
 
 def test_http_without_aiohttp_names_the_extra(monkeypatch):

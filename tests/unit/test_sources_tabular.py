@@ -173,6 +173,7 @@ def test_bad_rows_are_skipped_and_leave_holes(tmp_path):
         (b'a,b\n1,2\n3,"4', "row 3: a quote is not closed"),
         (b"a,_val\n1,2\n", "'_VAL': every table of Ignite already has"),
         ("a,b\n1,2\n".encode("utf-16-le"), "UTF-16 without a byte order mark"),
+        ("имя,ж\nя,2\n".encode("utf-16-be"), "UTF-16 without a byte order mark"),
         (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "is not UTF-8"),
         (gzip.compress(b"a,b\n1,2\n")[:-9], "end-of-stream"),
     ],
@@ -187,6 +188,7 @@ def test_bad_rows_are_skipped_and_leave_holes(tmp_path):
         "cut within a quote",
         "a column of Ignite",
         "utf-16",
+        "utf-16 of another script",
         "png",
         "gzip cut",
     ],
@@ -473,7 +475,7 @@ def test_refused_parquet(tmp_path):
             everything(open_source("parquet", path))
         assert "\n" not in str(caught.value)
 
-    refused("no Ignite type stores struct", {"a": pa.array([{"b c": 1}])})
+    refused("no Ignite type stores struct", {"a": pa.array([{"b c": 1, "b-c": 2}])})
     refused("a null inside a list", {"a": pa.array([[1, None]])})
     refused("'_VAL': every table of Ignite", {"_val": pa.array([1])})
     refused("not in range", {"a": pa.array([2**63], pa.uint64())})

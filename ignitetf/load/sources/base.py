@@ -169,6 +169,7 @@ class Source(ABC):
         nbytes: Approximate bytes of all records, if known.
         class_names: Names of the values of LABEL, if they have names.
         key_name: The column used as the key; None for the running key.
+        hint_of_types: For a hint: the option that declares types, if there is one.
         main_limit: For a second table: the number of records of the first table it covers; None for
             all.
         resumable: Whether it yields the same records in the same order when it is opened again.
@@ -184,6 +185,7 @@ class Source(ABC):
     nbytes: int | None = None
     class_names: list[str] | None = None
     key_name: str | None = None
+    hint_of_types: str = ""
     main_limit: int | None = None
     resumable: bool = True
     split_names: tuple[str, ...] = ()

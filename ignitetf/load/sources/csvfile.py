@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,6 +56,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _HINT_CSV = "check delimiter, quotes and encoding (UTF-8)"
 
 
+# Longest text that a hint takes for the mark of a missing value.
+_LONGEST_MARK = 12
 _PLAIN = Spelling()
 
 
@@ -143,6 +146,8 @@ class CsvForm:
 
 class CsvSource(Table):
     """One CSV file; every column except the key may have nulls."""
+
+    hint_of_types = ", or declare them: --types NAME:double"
 
     def __init__(
         self,
@@ -261,19 +266,19 @@ class CsvSource(Table):
         arrays = [block.column(i).slice(first) for i in self._places]
         numbers = numbers[first:]
         wrong: dict[int, tuple[str, str]] = {}
+        values: dict[int, str] = {}
         for i, array in enumerate(arrays):
             for at in wrong_values(array, self._types[i]):
-                wrong.setdefault(at, (self._columns[i].name, why_not(array[at], self._types[i])))
+                if at not in wrong:
+                    wrong[at] = self._columns[i].name, why_not(array[at], self._types[i])
+                    values[at] = array[at].as_py()
             self._note_first_value(i, array)
         for at in sorted(wrong):
             name, reason = wrong[at]
             self.bad(
                 self._row(int(numbers[at])),
                 f"column {name}: {reason}",
-                hint=HINT_ENCODING
-                if "UTF-8" in reason
-                else f"repair it, keep the column as it is with --types {name}:varchar, or leave"
-                " the row out with --bad-records skip",
+                hint=_hint_of_value(name, reason, values[at]),
             )
         if wrong:
             import pyarrow as pa
@@ -301,6 +306,19 @@ class CsvSource(Table):
                 f"{self.place.name}: column {name} is loaded as text, because its first rows have no"
                 f" value; to change that: --types {name}:double"
             )
+
+
+def _hint_of_value(name: str, reason: str, value: str) -> str:
+    """Return what can be done about a value that is not of the type of its column."""
+    if "UTF-8" in reason:
+        return HINT_ENCODING
+    word = value.strip()
+    is_mark = 0 < len(word) <= _LONGEST_MARK and "," not in word and word.isprintable()
+    missing = f" take it for a missing value with --null {shlex.quote(word)}," if is_mark else ""
+    return (
+        f"repair it,{missing} keep the column as it is with --types {name}:varchar, or leave the"
+        " row out with --bad-records skip"
+    )
 
 
 def _numbers(first: int, rows: int, ragged: list[tuple[int, str]]) -> NDArray[np.int64]:

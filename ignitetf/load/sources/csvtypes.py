@@ -24,10 +24,12 @@ from ignitetf.load.sources.times import check_years
 from ignitetf.load.sources.values import names_of
 
 __all__ = [
+    "LEADING_ZERO",
     "MANY",
     "MIN_VALUES",
     "NEARLY_ALL",
     "NULLS",
+    "PHONE_NUMBER",
     "CsvType",
     "Spelling",
     "declared_type",
@@ -65,14 +67,13 @@ _LOOKS: Final = (
     ("bool_", r"^(true|True|TRUE|false|False|FALSE)$"),
 )
 _WORDS: Final = {"int64": "bigint", "float64": "double", "date32": "date", "bool_": "bool"}
-_LEADING_ZERO: Final = r"^[+-]?0[0-9]+$"
+LEADING_ZERO: Final = r"^[+-]?0[0-9]+$"
 # pyarrow copies the bits of such a number: `0xff` is -1 as an int8.
 _HEX: Final = r"^[+-]?0[xX]"
 # A telephone number in E.164 form. It is not a quantity, although it looks like a signed number.
-_PHONE_NUMBER: Final = r"^\+[1-9][0-9]{6,14}$"
+PHONE_NUMBER: Final = r"^\+[1-9][0-9]{6,14}$"
 # The zone of a timestamp with a time of day.
 _ZONE: Final = r":[0-9.]+(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
-_COMMA: Final = r"^[+-]?[0-9]+,[0-9]+$"
 _INFINITE: Final = r"(?i)^[+-]?inf(inity)?$"
 # If this share of a column looks like one type, the column has it, and the rest are bad records.
 NEARLY_ALL: Final = 0.9
@@ -115,6 +116,22 @@ class Spelling:
         fits = compute.match_substring_regex(text, self._look)
         found = compute.replace_substring(text, self.thousands, "") if self.thousands else text
         return compute.replace_substring(found, self.decimal, "."), fits
+
+
+# Other spellings of numbers, with the options for them; fewer options first.
+_SPELLINGS: Final = (
+    (Spelling((), ","), "--decimal ,"),
+    *(
+        (Spelling((), decimal, mark), f"{option}--thousands {shown}")
+        for decimal, option in ((".", ""), (",", "--decimal , "))
+        for mark, shown in (
+            (",", ","), (".", "."), (" ", "' '"), ("'", '"\'"'), ("\u00a0", "$'\\u00a0'"),
+            ("\u202f", "$'\\u202f'"),
+        )
+        if mark != decimal
+    ),
+)  # fmt: skip
+_LOOKED_AT: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -202,11 +219,11 @@ def _kept_as_text(pa: Any, name: str, text: Any, rows: NDArray[np.int64], found:
     whole = compute.match_substring_regex(text, dict(_LOOKS)["int64"])
     if pa.types.is_floating(found) and compute.all(whole).as_py():
         found = pa.int64()  # pyarrow infers a double from +1
-    phone = compute.index(compute.match_substring_regex(text, _PHONE_NUMBER), True).as_py()
+    phone = compute.index(compute.match_substring_regex(text, PHONE_NUMBER), True).as_py()
     if phone >= 0:
         why = f"row {rows[phone]} is {_short(text[phone])}, which looks like a telephone number"
         return CsvType(pa.string(), note=_note(name, why, "bigint"))
-    zeros = compute.index(compute.match_substring_regex(text, _LEADING_ZERO), True).as_py()
+    zeros = compute.index(compute.match_substring_regex(text, LEADING_ZERO), True).as_py()
     if zeros >= 0:
         why = f"row {rows[zeros]} is {_short(text[zeros])}: a number would lose its leading zero"
         return CsvType(pa.string(), note=_note(name, why, "bigint"))
@@ -226,7 +243,7 @@ def _mixed(pa: Any, name: str, text: Any, rows: NDArray[np.int64]) -> CsvType:
     from pyarrow import compute
 
     there = text.drop_null()
-    if compute.any(compute.match_substring_regex(there, _PHONE_NUMBER)).as_py():
+    if compute.any(compute.match_substring_regex(there, PHONE_NUMBER)).as_py():
         return CsvType(pa.string())
     best, most = "", 0
     for word, look in _LOOKS:
@@ -235,8 +252,10 @@ def _mixed(pa: Any, name: str, text: Any, rows: NDArray[np.int64]) -> CsvType:
             best, most = word, count
     if len(there) >= MIN_VALUES and most >= NEARLY_ALL * len(there):
         return CsvType(_arrow_type(pa, best))
+    if note := _spelling_note(name, there.slice(0, _LOOKED_AT), most / max(1, len(there))):
+        return CsvType(pa.string(), note=note)
     if most < MANY * len(there) or not most:
-        return CsvType(pa.string(), note=_decimal_note(name, there))
+        return CsvType(pa.string())
     fits = compute.match_substring_regex(text, dict(_LOOKS)[best])
     at = compute.index(fits, False).as_py()
     if at < 0:  # all values match the pattern, but one is invalid, such as 2020-02-30
@@ -249,14 +268,29 @@ def _mixed(pa: Any, name: str, text: Any, rows: NDArray[np.int64]) -> CsvType:
     return CsvType(pa.string(), note=_note(name, why, word))
 
 
-def _decimal_note(name: str, there: Any) -> str | None:
-    """Return a note if most values look like numbers with a decimal comma."""
+def _spelling_note(name: str, there: Any, share: float) -> str | None:
+    """Return a note if most values are numbers in another spelling, with the options for it.
+
+    Args:
+        name: The heading.
+        there: Some of the texts.
+        share: The share of the texts that have a type without these options.
+    """
     from pyarrow import compute
 
-    commas = compute.sum(compute.match_substring_regex(there, _COMMA)).as_py() or 0
-    if not commas or commas < MANY * len(there):
+    best: dict[str, tuple[int, str, str]] = {}
+    for spelling, option in _SPELLINGS:
+        fits = spelling.plain(there)[1]
+        count = compute.sum(fits).as_py() or 0
+        # A mark of thousands that changes nothing is left out.
+        if count > best.get(spelling.decimal, (0,))[0]:
+            best[spelling.decimal] = count, option, there[compute.index(fits, True).as_py()].as_py()
+    most = max((count for count, _, _ in best.values()), default=0)
+    if most < MANY * len(there) or most <= share * len(there):
         return None
-    return f"column {name.upper()} is text: {_short(there[0])} is a number with --decimal ,"
+    options = [option for count, option, _ in best.values() if count == most]
+    shown = next(text for count, _, text in best.values() if count == most)
+    return f"column {name.upper()} is text: {_short(shown)} is a number with {' or '.join(options)}"
 
 
 def _note(name: str, why: str, word: str) -> str:
@@ -425,7 +459,7 @@ def _without(array: Any, words: Sequence[str]) -> Any:
 def _require_no_telephone(text: Any) -> None:
     from pyarrow import compute
 
-    phone = compute.match_substring_regex(text, _PHONE_NUMBER)
+    phone = compute.match_substring_regex(text, PHONE_NUMBER)
     if compute.any(phone).as_py():
         raise ValueError("a telephone number")
 
@@ -433,7 +467,7 @@ def _require_no_telephone(text: Any) -> None:
 def _require_no_leading_zero(text: Any) -> None:
     from pyarrow import compute
 
-    zero = compute.match_substring_regex(text, _LEADING_ZERO)
+    zero = compute.match_substring_regex(text, LEADING_ZERO)
     if compute.any(zero).as_py():
         raise ValueError("a leading zero")
 

@@ -263,6 +263,17 @@ def open_files(
             )
         sources.append(source)
     found = sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)
+    hidden = [
+        name
+        for name in fields
+        if name != SPLIT
+        and any(isinstance(s, _WithValues) and name not in s.added for s in sources)
+    ]
+    if hidden:
+        found.note(
+            f"the files have columns of the same name as folders: {', '.join(hidden)}; those of the"
+            " files are loaded, so the values of the folders are not"
+        )
     for name, values in whole.items():
         zero = next((v for v in values if v is not None and _LEADING_ZERO.fullmatch(v)), None)
         if zero is not None and fields[name].dtype != BYTES:
@@ -302,6 +313,7 @@ class _WithValues(Source):
         self.rows, self.nbytes = source.rows, source.nbytes
         self.class_names, self.key_name = source.class_names, source.key_name
         self.resumable = source.resumable
+        self.hint_of_types = source.hint_of_types
         self.notes = source.notes
         self.skipped = source.skipped
 

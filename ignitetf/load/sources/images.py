@@ -93,7 +93,7 @@ class _ImageSource(Source):
         self.nbytes = files.total_bytes or None
         for text in labels.notes:
             self.note(text)
-        if not labelled:
+        if not labelled and "LABEL" not in labels.columns:
             self.note(
                 f"{files.folder.name}: the images have no classes, so there is no field LABEL; one"
                 " folder for each class, or --labels with a CSV of file and class, gives them one"

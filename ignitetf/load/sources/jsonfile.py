@@ -211,7 +211,8 @@ def _renamed(value: Any, names: _Renames | None) -> Any:
     if isinstance(value, list):
         return [_renamed(one, names) for one in value]
     if isinstance(value, dict):
-        return {names[old][0]: _renamed(one, names[old][1]) for old, one in value.items()}
+        parts = ((*names.get(old, (old, None)), one) for old, one in value.items())
+        return {new: _renamed(one, inner) for new, inner, one in parts}
     return value
 
 

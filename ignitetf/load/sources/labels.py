@@ -8,7 +8,7 @@ columns needs no headings: they are path and label.
 
 The words of a label column are numbers or class names, by the rules of a CSV column (`csvtypes`). A
 column of numbers needs a number in each row; rows where it is missing or not a number are reported.
-Only texts become classes. Unlike in a CSV column, numbers may begin with zeros: `01` is 1.
+Only texts become classes. So do numbers that would lose their form: `01`, and telephone numbers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,19 @@ from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.csvfile import CsvForm, CsvSource
-from ignitetf.load.sources.csvtypes import MANY, MIN_VALUES, NEARLY_ALL, NULLS, option_types
-from ignitetf.load.sources.location import Place, digest, reading
+from ignitetf.load.sources.csvtypes import (
+    LEADING_ZERO,
+    MANY,
+    MIN_VALUES,
+    NEARLY_ALL,
+    NULLS,
+    PHONE_NUMBER,
+    option_types,
+)
+from ignitetf.load.sources.headings import alike
+from ignitetf.load.sources.location import Place, digest, open_plain, reading
 from ignitetf.load.sources.tabular import TableOptions, chosen_columns
+from ignitetf.load.sources.texts import NOT_UTF8, Utf8Stream
 from ignitetf.pictures import picture_suffixes
 from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
@@ -98,8 +108,7 @@ def read_labels(
     """
     delimiter = "\t" if table.base.lower().endswith(".tsv") else ","
     with reading(table.name, "the file must be CSV in UTF-8: path,label"):
-        text = table.read(_MAX_CSV_BYTES).decode("utf-8-sig")
-        lines = csv_module.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+        lines = csv_module.reader(io.StringIO(_text(table)), delimiter=delimiter, strict=True)
         rows = [row for row in lines if row]
     first = [cell.strip() for cell in rows[0]] if rows else ["path", "label"]
     asked = columns is not None or rename is not None
@@ -110,9 +119,18 @@ def read_labels(
     if path is None:
         raise SourceError(
             f"{table.name}: no column is called {', '.join(PATH_HEADINGS[:-1])} or {PATH_HEADINGS[-1]}",
-            hint=f"name the column of paths with --rename COLUMN=path; columns: {', '.join(first)}",
+            hint="separate the columns with commas"
+            if len(first) == 1 and ";" in first[0]
+            else f"name the column of paths with --rename COLUMN=path; columns: {', '.join(first)}",
         )
     wanted = [i for i, _ in chosen_columns(table.name, first, columns) if i != path]
+    known = [path, *wanted]
+    if (told := alike([first[i] for i in known], [names[i] for i in known])) is not None:
+        raise SourceError(
+            f"{table.name}: two columns are called alike: {told}",
+            hint="--columns A,B takes other columns only; --rename COLUMN_1=NEW renames a column by"
+            " its position",
+        )
     label = _found(names, LABEL_HEADINGS, wanted)
     others = [i for i in wanted if i != label]
     if not others:
@@ -120,6 +138,22 @@ def read_labels(
         declared = option_types(types).get(first[label].upper()) if label is not None else None
         return _plain(table, rows[1:], places, 1, len(first), declared, bad_records)
     return _typed(table, delimiter, first, names, path, label, others, types, bad_records)
+
+
+def _text(table: Place) -> str:
+    """Return the text of a table."""
+    size = table.size() or 0
+    if size > _MAX_CSV_BYTES:
+        raise SourceError(f"{table.name}: {size:,} bytes", hint="split it into several tables")
+    stream = Utf8Stream(open_plain(table), table.name)
+    try:
+        text = stream.read().decode().removeprefix("\ufeff")
+    finally:
+        stream.close()
+    if (at := text.find(NOT_UTF8)) >= 0:
+        row = text.count("\n", 0, at) + 1
+        raise SourceError(f"{table.name}: row {row} is not UTF-8", hint="save the table as UTF-8")
+    return text
 
 
 def _are_headings(row: Sequence[str]) -> bool:
@@ -307,6 +341,8 @@ def _labels(
     ]
     words = [words[i] for i in kept]
     if found.numbers is None:
+        if declared is None and listed is None:
+            notes += _note_of_classes(table, words, [rows[i] for i in kept])
         names = listed or sorted(set(words))
         number_of = {name: i for i, name in enumerate(names)}
         if listed and not set(words) <= set(listed):
@@ -318,6 +354,19 @@ def _labels(
         return _Labelled(kept, values.tolist(), notes=tuple(notes))
     own = field_for("LABEL", values.dtype)
     return _Labelled(kept, None, None, own, values, tuple(notes))
+
+
+def _note_of_classes(table: Place, words: Sequence[str], rows: Sequence[int]) -> list[str]:
+    """Return a note if labels are classes that look like numbers."""
+    if not all(map(_looks_like_number, words)):
+        return []
+    odd = next(((row, word) for row, word in zip(rows, words, strict=True) if _differs(word)), None)
+    if odd is None:
+        return []
+    return [
+        f"{table.name}: the labels are classes: row {odd[0]} is {_short(odd[1])}, and a number would"
+        " not keep its form; to change that: --types label:bigint"
+    ]
 
 
 def _listed_classes(table: Place, labels: list[str]) -> list[str] | None:
@@ -446,8 +495,8 @@ def _inferred(place: str, words: Sequence[str], rows: Sequence[int], counted: Co
     count = sum(numbers.values())
     if not total or count < MANY * total:
         return "varchar"
-    if any(_is_beyond(word) for word in numbers):
-        return "varchar"  # a number would differ from the text
+    if any(_differs(word) for word in numbers):
+        return "varchar"
     if count < total and (total < MIN_VALUES or count < NEARLY_ALL * total):
         at = next(i for i, word in enumerate(words) if word in there and word not in numbers)
         raise SourceError(
@@ -461,6 +510,11 @@ def _inferred(place: str, words: Sequence[str], rows: Sequence[int], counted: Co
 
 def _looks_like_number(word: str) -> bool:
     return _NUMBER.fullmatch(word) is not None or _INFINITE.fullmatch(word) is not None
+
+
+def _differs(word: str) -> bool:
+    """Whether a number would not say what the word says: `007`, or a telephone number."""
+    return _is_beyond(word) or any(re.match(look, word) for look in (LEADING_ZERO, PHONE_NUMBER))
 
 
 def _is_beyond(word: str) -> bool:

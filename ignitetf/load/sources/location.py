@@ -428,7 +428,8 @@ class ChainSource(Source):
                 f"file {self.sources.index(source) + 1} of {len(self.sources)} differs in columns "
                 f"or types from the first: {difference(source.schema, self.schema)}"
                 + ("" if place is None else f" ({place.name})"),
-                hint="load files of different tables one by one, or declare the types",
+                hint="load files of different tables one by one, or write them with the same"
+                f" columns and types{self.sources[0].hint_of_types}",
             )
         self.schema = replace(self.schema, fields=tuple(fields))
 

@@ -22,6 +22,8 @@ NOT_UTF8: Final = "\ufdd0"
 HINT_ENCODING: Final = (
     "--encoding names the encoding of the file, such as latin-1, cp1252, utf-16 or shift_jis"
 )
+# First bytes of a file that tell whether it is UTF-16.
+_LOOKED_AT: Final = 4096
 _LINE_ENDS: Final = (b"\n", b"\r")
 # The longer ones first, as one begins like a shorter one.
 _MARKS: Final = (
@@ -97,8 +99,7 @@ class Utf8Stream(io.RawIOBase):
         """Find the encoding by the first bytes, unless it was given."""
         if not self._found:
             marked = next((name for mark, name in _MARKS if data.startswith(mark)), None)
-            if marked is None and b"\0" in data[:4] and b"\0\0" not in data[:4]:
-                order = "be" if data[:1] == b"\0" else "le"
+            if marked is None and (order := _order_of_utf16(data[:_LOOKED_AT])) is not None:
                 raise SourceError(
                     f"{self._name}: the text looks like UTF-16 without a byte order mark",
                     hint=f"--encoding utf-16-{order}",
@@ -126,6 +127,20 @@ class Utf8Stream(io.RawIOBase):
             super().close()
         finally:
             self._stream.close()
+
+
+def _order_of_utf16(data: bytes) -> str | None:
+    """Return the byte order of a text that must be UTF-16, `le` or `be`; None for other texts.
+
+    Every line end and every sign of a table has a zero byte in UTF-16, always on the same side. A
+    text in another encoding has none, and other data have control characters as UTF-16.
+    """
+    low, high = data[0::2].count(0), data[1::2].count(0)
+    if not low + high:
+        return None
+    order = "be" if low > high else "le"
+    text = data[: len(data) // 2 * 2].decode(f"utf-16-{order}", "replace")
+    return None if any(c < " " and c not in "\t\r\n" for c in text) else order
 
 
 def _known_encoding(name: str) -> str:

@@ -53,6 +53,13 @@ _LONG: Final = np.iinfo(np.int64)
 HINT_LONG: Final = "keep such numbers as decimals or texts, or their bits: array.view(numpy.int64)"
 
 
+# What to do with objects of other libraries.
+HINTS_OBJECTS: Final[Mapping[str, str]] = {
+    "Period": "convert it first: value.to_timestamp(), or str(value)",
+    "Interval": "load its ends as two fields: value.left, value.right",
+}
+
+
 def stored_field(
     name: str, dtype: np.dtype[Any], shape: Shape = (), *, nullable: bool = False
 ) -> Field:
@@ -77,7 +84,7 @@ def stored_field(
 def kinds_of(value: Any) -> set[Kind]:
     """Return all kinds inside a value: Python types, dtypes of arrays and NumPy scalars."""
     if isinstance(value, (np.ndarray, np.generic)):
-        return {value.dtype}
+        return {_kind_of_array(value)}
     if not isinstance(value, (list, tuple)):
         if type(value) in _PLAIN:
             return {type(value)}
@@ -87,10 +94,15 @@ def kinds_of(value: Any) -> set[Kind]:
     if kinds <= _PLAIN:
         return kinds
     if kinds == {np.ndarray}:
-        return {array.dtype for array in value}
+        return set(map(_kind_of_array, value))
     if len(kinds) == 1 and issubclass(one := type(value[0]), (np.number, np.bool_)):
         return {np.dtype(one)}
     return set().union(*map(kinds_of, value))
+
+
+def _kind_of_array(array: np.ndarray[Any, Any] | np.generic) -> Kind:
+    # NumPy's texts of any length are Python's.
+    return str if array.dtype.kind == "T" else array.dtype
 
 
 def common_dtype(name: str, kinds: Iterable[Kind]) -> np.dtype[Any]:
@@ -105,7 +117,11 @@ def common_dtype(name: str, kinds: Iterable[Kind]) -> np.dtype[Any]:
         refused = ", ".join(sorted(map(_type_name, (k for k in kinds if _letter(k) == "O"))))
         if type(None) in kinds:
             raise SchemaError(f"field {name!r}: a null inside a list")
-        raise SchemaError(f"field {name!r}: no Ignite type stores {refused}")
+        hint = next((HINTS_OBJECTS[k] for k in refused.split(", ") if k in HINTS_OBJECTS), None)
+        raise SchemaError(
+            f"field {name!r}: no Ignite type stores {refused}",
+            hint=hint or "convert the values to numbers or texts first, or leave the field out",
+        )
     if len(letters) > 1 and not letters <= set("iuf"):
         raise SchemaError(
             f"field {name!r}: types are mixed: {', '.join(sorted(map(_type_name, kinds)))}",
