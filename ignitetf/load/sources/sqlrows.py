@@ -24,7 +24,7 @@ import numpy as np
 from ignitetf.errors import ConfigError, SchemaError, ServerError, SourceError
 from ignitetf.load.sources.base import keys_of
 from ignitetf.load.sources.location import Place
-from ignitetf.load.sources.tabular import Table
+from ignitetf.load.sources.tabular import Table, TableOptions
 from ignitetf.net.binary_types import with_types
 from ignitetf.net.client import Client
 from ignitetf.net.client import connect as connect_by_settings
@@ -69,10 +69,9 @@ class SqlSource(Table):
         bad_records: OnBadRecord = "fail",
     ) -> None:
         """Run the statement, and find the types from its first rows."""
-        super().__init__(bad_records=bad_records)
+        super().__init__(Place("the SELECT", "select"), TableOptions(key, bad_records=bad_records))
         if not is_query(statement):
             raise ConfigError(f"no SELECT: {statement[:60]!r}", hint="load sql takes one SELECT")
-        self.place = Place("the SELECT", "select")
         self.statement = statement.strip().rstrip(";")
         self._connect = connect
         self._registry = TypeRegistry(lambda: self._zone)
@@ -85,7 +84,7 @@ class SqlSource(Table):
                 raise SourceError(f"two columns are called {alike[0]}", hint=_HINT_NAME)
             with contextlib.closing(self._pages(client, _FIRST_ROWS)) as pages:
                 fields = self._infer(client, names, pages)
-            self._take_fields(fields, key)
+            self._take_fields(fields)
 
     @functools.cached_property
     def _zone(self) -> Zone:

@@ -233,15 +233,13 @@ def changed_headings(
         for i, name in chosen
         if name != headings[i].strip().upper() and name not in given
     ]
+    way_out = "; --rename OLD=NEW decides otherwise" if changed else ""
     changed += [f"{old!r} is {new}" for old, new in nested]
     if not changed:
         return None
     more = len(changed) - _SHOWN_HEADINGS
     shown = ", ".join(changed[:_SHOWN_HEADINGS]) + (f", and {more:,} more" if more > 0 else "")
-    return (
-        f"headings became columns without accents, blanks and signs: {shown};"
-        " --rename OLD=NEW decides otherwise"
-    )
+    return f"headings became columns without accents, blanks and signs: {shown}{way_out}"
 
 
 def _place(
