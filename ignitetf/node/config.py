@@ -407,7 +407,11 @@ def _storage(config: NodeConfig) -> Element:
         value("maxSize", config.region_bytes),
         value("persistenceEnabled", config.persist),
     ]
-    storage = [value("pageSize", 4096), value("metricsEnabled", True)]
+    # Pages of 16 KB read and load data larger than the region twice as fast: an entry of 100 KB is
+    # read from disk in 7 pieces instead of 25. In memory they gain little, and the partitions of
+    # each empty cache would take four times the memory for as long as the node runs.
+    page_bytes = 16 << 10 if config.persist else 4096
+    storage = [value("pageSize", page_bytes), value("metricsEnabled", True)]
     if config.persist:
         buffer = max(min(config.region_bytes // 4, 1 << 30), 64 * MIB)
         region.append(value("checkpointPageBufferSize", buffer))

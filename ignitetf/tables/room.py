@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["data_regions", "memory_full", "require_room"]
 
-_PAGE_BYTES: Final = 4096 + 24  # a page and Ignite's bookkeeping for it
+_PAGE_BYTES: Final = 4096  # Ignite's default, for servers that do not report theirs
+_PAGE_HEAD: Final = 24  # Ignite's bookkeeping for a page
 # Ignite leaves a few pages of a full data region free.
 _FULL: Final = 0.9
 _DEFAULT: Final = "default"
@@ -33,7 +34,7 @@ def memory_full(client: Client) -> ServerOverloaded | None:
     A failed update only reports its keys, so the reason has to be looked up.
     """
     for region, (used, most) in data_regions(client).items():
-        if used > _FULL * most > 0 and not _on_disk(client, region):
+        if used > _FULL * most > 0 and not (region == _DEFAULT and _storage(client)[0]):
             return ServerOverloaded(
                 f"the node's memory is full: {used >> 20:,} of {most >> 20:,} MB of the data"
                 f" region {region!r} are in use",
@@ -49,14 +50,14 @@ def require_room(client: Client, cache: str, partitions: int) -> None:
     metrics is assumed to have room.
     """
     used, most = data_regions(client).get(_DEFAULT, (0, 0))
-    pages = most // _PAGE_BYTES
+    on_disk, page_bytes = _storage(client)
     need = partitions * PAGES_PER_PARTITION
-    reserve = max(RESERVE_PAGES, pages // RESERVE_PART)
-    if not most or used + (need + reserve) * _PAGE_BYTES <= most or _on_disk(client, _DEFAULT):
+    reserve = max(RESERVE_PAGES, most // page_bytes // RESERVE_PART)
+    if not most or on_disk or used + (need + reserve) * page_bytes <= most:
         return
     raise ServerOverloaded(
         f"the node has no room for {cache!r}: its {partitions:,} partitions take"
-        f" {need * _PAGE_BYTES / 1e6:,.1f} MB at once, and {used / 1e6:,.1f} of"
+        f" {need * page_bytes / 1e6:,.1f} MB at once, and {used / 1e6:,.1f} of"
         f" {most / 1e6:,.1f} MB are in use",
         hint=f"{_HINT}, or choose fewer --partitions",
         cache=cache,
@@ -76,9 +77,14 @@ def data_regions(client: Client) -> dict[str, tuple[int, int]]:
     }
 
 
-def _on_disk(client: Client, region: str) -> bool:
-    """Whether the region can move pages to disk, in which case it is never full."""
-    rows: list[tuple[str | None]] = []
+def _storage(client: Client) -> tuple[bool, int]:
+    """Return whether the default region keeps its pages on disk, and the bytes of a page.
+
+    A region on disk is never full.
+    """
+    found: dict[str, str | None] = {}
     with contextlib.suppress(IgniteTFError):
-        rows = client.sql(statement("persistent")).fetchall()
-    return region == _DEFAULT and rows == [("true",)]
+        found = dict(client.sql(statement("storage")).fetchall())
+    on_disk = any(value == "true" for name, value in found.items() if name.endswith("Enabled"))
+    pages = [int(value) for name, value in found.items() if value and name.endswith("PageSize")]
+    return on_disk, (pages[0] if pages else _PAGE_BYTES) + _PAGE_HEAD
