@@ -41,6 +41,7 @@ _STORAGE: Final = (
     "first_ms",
     "wait_p50_ms",
     "wait_p99_ms",
+    "cpu_s_per_gb",
     "samples",
 )
 
@@ -269,13 +270,28 @@ def storage(
     seconds: Annotated[
         float, typer.Option(min=0.1, max=3600, help="How long each number is tried.")
     ] = 5.0,
+    way: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Way of reading, as the table names it; repeatable.",
+            show_default="all that can run here",
+        ),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, metavar="N", help="Processes of each way.")
+    ] = 1,
+    size: Annotated[
+        int, typer.Option(min=1, metavar="MB", help="Most megabytes of samples.")
+    ] = 2000,
     output: OutputOption = "table",
 ) -> None:
     """Find how many accelerators this cluster keeps busy.
 
-    The reference reads TFRecord files in memory.
+    The same samples are read from files beside it: TFRecord, one file for each sample, Parquet,
+    Lance and ArrayRecord, where the packages are installed.
 
-    An accelerator is a thread that takes a batch and sleeps for a step. One process feeds 1, 2, 4
+    An accelerator is a thread that takes a batch and sleeps for a step. The processes feed 1, 2, 4
     ... of them. `accelerators` is the most that were at work for the needed share of their time.
     The bare socket receives the same pages and does nothing else: it is what the nodes can send.
 
@@ -289,7 +305,10 @@ def storage(
     found = bench_storage(
         connect.settings(),
         WORKLOADS[workload.value],
+        ways=way or (),
+        processes=processes,
         accelerators=accelerators,
+        most_bytes=size * 10**6,
         seconds=seconds,
         say=note,
     )

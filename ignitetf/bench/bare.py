@@ -106,21 +106,31 @@ class Scans:
         cache: Name of the cache, which must not change meanwhile.
         row_bytes: Bytes of a row's values, the mean if rows differ.
         page_bytes: Bytes of a page, at least a row.
+        shard: The index of this reader, and the number of readers. Each has some partitions.
 
     Attributes:
         page_rows: Rows of a page.
-        rows: Rows of the cache.
+        rows: Rows of the partitions.
         pages: Pages of a pass.
         nbytes: Bytes of all pages.
         ahead: Open scans of a pass in addition to the one it receives, so that enough is requested.
     """
 
     def __init__(
-        self, client: Client, cache: str, row_bytes: int, page_bytes: int = PAGE_BYTES
+        self,
+        client: Client,
+        cache: str,
+        row_bytes: int,
+        page_bytes: int = PAGE_BYTES,
+        shard: tuple[int, int] = (0, 1),
     ) -> None:
         self._client = client
         self._cache = cache_id(cache)
-        self._owners = _owners(client, cache)
+        index, readers = shard
+        self._owners = {
+            address: [p for p in partitions if p % readers == index]
+            for address, partitions in _owners(client, cache).items()
+        }
         self._counts: dict[int, int] = {}
         # The system allocates its memory only as it is written to.
         self._buffer = memoryview(np.empty(max(_BUFFER_BYTES, 4 * page_bytes), np.uint8).data)

@@ -1,4 +1,4 @@
-"""Feeds simulated accelerators in a separate process: a data set, a bare socket, TFRecord files.
+"""Feeds simulated accelerators in separate processes: a data set, a bare socket, files of others.
 
 `bench storage` -> where the samples are -> **process** -> utilisation and memory of each run
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import json
 import os
 import re
@@ -20,22 +19,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Final
 
 from ignitetf.bench.accelerators import ahead_of, utilisation_of
+from ignitetf.bench.peers import PEERS, Reading
 from ignitetf.errors import IgniteTFError, RequestTimeout
 from ignitetf.settings import Settings
 
-__all__ = ["Fed", "Feed", "FeedProcess"]
+__all__ = ["Fed", "Feed", "FeedGroup", "FeedProcess"]
 
 _START_S: Final = 120.0
 _END_S: Final = 5.0
 _SWEEP_S: Final = 0.5
 _WARM_S: Final = 2.0
-_READS: Final = (1, 2, 4)
-_BUFFERS: Final = (256 << 10, 8 << 20)
 
 Batches = Callable[[], Generator[Any, None, None]]
 
@@ -45,21 +44,25 @@ class Feed:
     """The configuration of a process.
 
     Attributes:
-        way: How to read: from a data set; with the bare socket that drains its scans and yields
-            empty batches; from files.
+        way: How to read: `ignitetf` from a data set; `bare` with the bare socket that drains its
+            scans and yields empty batches; else the name of one of `PEERS`, from files.
         settings: How to connect to the cluster.
         cache: Cache with the samples.
-        files: TFRecord files with the same samples.
+        folder: Folder of the peer with the same samples.
         batch_rows: Rows of a batch.
         batch_bytes: Bytes of a batch.
+        columns: Names of the columns to read; all if empty.
+        shard: The index of this process, and the number of processes.
     """
 
-    way: Literal["ignitetf", "bare", "tfrecord"]
+    way: str
     settings: Settings
     cache: str
-    files: tuple[str, ...]
+    folder: str
     batch_rows: int
     batch_bytes: int
+    columns: tuple[str, ...] = ()
+    shard: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Fed:
         first_ms: Milliseconds to the first batch of the opened data set or files.
         wait_p50_ms: Median of the milliseconds that a step waited for its batch.
         wait_p99_ms: Their 99th percentile.
+        cpu_s_per_gb: Processor seconds of the process for each gigabyte (10^9) of batches.
     """
 
     accelerators: int
@@ -86,6 +90,7 @@ class Fed:
     first_ms: float = 0.0
     wait_p50_ms: float = 0.0
     wait_p99_ms: float = 0.0
+    cpu_s_per_gb: float = 0.0
 
 
 class FeedProcess:
@@ -170,13 +175,71 @@ class FeedProcess:
         return lines[-1] if lines else "no message"
 
 
+class FeedGroup:
+    """Processes that feed accelerators together, each from its shard; use as a context manager.
+
+    Attributes:
+        setting: Description of how the first one reads, for people.
+
+    Args:
+        feed: How to read.
+        count: Number of processes.
+
+    Raises:
+        IgniteTFError: A process failed.
+        RequestTimeout: One took too long to start.
+    """
+
+    def __init__(self, feed: Feed, count: int = 1) -> None:
+        self._stack = contextlib.ExitStack()
+        with contextlib.ExitStack() as stack:
+            feeds = [replace(feed, shard=(index, count)) for index in range(count)]
+            # One after the other: each finds its quickest setting first, alone.
+            self._processes = [stack.enter_context(FeedProcess(one)) for one in feeds]
+            self._threads = stack.enter_context(ThreadPoolExecutor(count))
+            self._stack = stack.pop_all()
+        self.setting = self._processes[0].setting
+
+    def __enter__(self) -> FeedGroup:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def run(self, accelerators: int, step_s: float, seconds: float) -> Fed:
+        """Let accelerators, distributed over the processes, consume batches for some seconds.
+
+        The times of waiting and to the first batch are those of the process that waited longest.
+        """
+        count = len(self._processes)
+        numbers = [accelerators // count + (i < accelerators % count) for i in range(count)]
+        running = [
+            self._threads.submit(process.run, number, step_s, seconds)
+            for process, number in zip(self._processes, numbers, strict=True)
+            if number
+        ]
+        runs = [one.result() for one in running]
+        memory = [run.memory_mb for run in runs if run.memory_mb is not None]
+        return Fed(
+            accelerators,
+            sum(run.steps for run in runs),
+            sum(run.utilisation * run.accelerators for run in runs) / accelerators,
+            sum(run.batches_per_s for run in runs),
+            round(sum(memory), 1) if len(memory) == len(runs) else None,
+            max(run.first_ms for run in runs),
+            max(run.wait_p50_ms for run in runs),
+            max(run.wait_p99_ms for run in runs),
+            sum(run.cpu_s_per_gb for run in runs) / len(runs),
+        )
+
+
 # In the process
 
 
 def _serve(lines: IO[bytes], answers: IO[str]) -> None:
     feed = _read(lines.readline())
     with contextlib.ExitStack() as stack:
-        if feed.way == "tfrecord":
+        if feed.way in PEERS:
             batches, setting = _from_files(feed)
         else:
             way = _from_cache if feed.way == "ignitetf" else _from_socket
@@ -202,7 +265,10 @@ def _run(
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", "ascii")  # resets the peak
     ahead = ahead_of(accelerators, feed.batch_bytes)
+    used = time.process_time()
     found = utilisation_of(batches(), accelerators, step_s, seconds, ahead)
+    used = time.process_time() - used
+    nbytes = max(1, found.steps) * feed.batch_bytes
     peak = _memory("VmHWM")
     return Fed(
         accelerators,
@@ -210,7 +276,10 @@ def _run(
         found.utilisation,
         found.steps / (found.seconds / accelerators) if found.steps else 0.0,
         None if peak is None or before is None else round(max(0.0, peak - before) / 1e6, 1),
-        *(round(1e3 * s, 3) for s in (found.first_s, found.wait_p50_s, found.wait_p99_s)),
+        round(1e3 * found.first_s, 3),
+        round(1e3 * found.wait_p50_s, 3),
+        round(1e3 * found.wait_p99_s, 3),
+        round(1e9 * used / nbytes, 3),
     )
 
 
@@ -218,8 +287,9 @@ def _read(given: bytes) -> Feed:
     values = json.loads(given)
     settings = values.pop("settings")
     addresses = tuple(settings.pop("addresses"))
-    files = tuple(values.pop("files"))
-    return Feed(settings=Settings(addresses=addresses, **settings), files=files, **values)
+    for name in ("columns", "shard"):
+        values[name] = tuple(values[name])
+    return Feed(settings=Settings(addresses=addresses, **settings), **values)
 
 
 def _from_cache(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]:
@@ -227,7 +297,8 @@ def _from_cache(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]:
     from ignitetf import connect, open_rows
 
     client = stack.enter_context(connect(settings=feed.settings))
-    opened = open_rows(feed.cache, client=client, shard=(0, 1))
+    fields = list(feed.columns) or None
+    opened = open_rows(feed.cache, client=client, fields=fields, shard=feed.shard)
 
     def batches() -> Generator[Any, None, None]:
         rows = opened
@@ -245,7 +316,8 @@ def _from_socket(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]
     from ignitetf.bench.bare import Scans
 
     client = stack.enter_context(connect(settings=feed.settings))
-    scans = Scans(client, feed.cache, feed.batch_bytes // feed.batch_rows)
+    row_bytes = feed.batch_bytes // feed.batch_rows
+    scans = Scans(client, feed.cache, row_bytes, shard=feed.shard)
 
     def batches() -> Generator[None, None, None]:
         rows = 0
@@ -261,28 +333,12 @@ def _from_socket(feed: Feed, stack: contextlib.ExitStack) -> tuple[Batches, str]
 
 
 def _from_files(feed: Feed) -> tuple[Batches, str]:
-    """Parse records batch by batch, with the settings that read fastest here."""
-    best = max(itertools.product(_READS, _BUFFERS), key=lambda tried: _rate(_parsed(feed, *tried)))
-    reads, buffer = best
-    return (
-        lambda: _parsed(feed, reads, buffer),
-        f"{reads} parallel reads, buffers of {buffer >> 10:,} KiB",
-    )
-
-
-def _parsed(feed: Feed, reads: int, buffer: int) -> Generator[Any, None, None]:
-    import tensorflow as tf
-
-    features = {
-        "IMAGE": tf.io.FixedLenFeature([], tf.string),
-        "LABEL": tf.io.FixedLenFeature([], tf.int64),
-    }
-    records = tf.data.TFRecordDataset(
-        list(feed.files), buffer_size=buffer, num_parallel_reads=reads
-    )
-    parsed = records.repeat().batch(feed.batch_rows, drop_remainder=True)
-    parsed = parsed.map(lambda texts: tf.io.parse_example(texts, features), num_parallel_calls=2)
-    yield from parsed.prefetch(1)
+    """Read a peer's files with the setting that is quickest here."""
+    peer = PEERS[feed.way]
+    reading = Reading(Path(feed.folder), feed.batch_rows, feed.columns, shard=feed.shard)
+    best = max(peer.settings, key=lambda setting: _rate(peer.read(reading, **setting)))
+    shown = ", ".join(f"{name}={value:,}" for name, value in best.items())
+    return lambda: peer.read(reading, **best), shown
 
 
 def _rate(batches: Generator[Any, None, None]) -> float:

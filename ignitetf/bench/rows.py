@@ -14,9 +14,19 @@ from numpy.typing import NDArray
 
 from ignitetf import Client, drop_dataset, load_dataset
 
-__all__ = ["PROFILES", "Columns", "Profile", "drop_rows", "fill_cache", "make_rows", "sized"]
+__all__ = [
+    "PROFILES",
+    "Columns",
+    "Kind",
+    "Profile",
+    "drop_rows",
+    "fill_cache",
+    "make_rows",
+    "sized",
+]
 
 Columns = dict[str, NDArray[Any]]
+Kind = Literal["dense", "blobs", "columns", "floats", "wide"]
 
 _SEED: Final = 20
 # Rows that are generated and loaded at a time.
@@ -33,14 +43,16 @@ class Profile:
         row_bytes: Bytes of the values of a row; the mean if rows differ.
         batch: Rows of a batch.
         kind: `dense`: an array of bytes and a label; `blobs`: bytes of half to one and a half times
-            `row_bytes`, and a label; `columns`: three numbers and two short texts.
+            `row_bytes`, and a label; `columns`: three numbers and two short texts; `floats`: four
+            arrays of float32; `wide`: integers of 4 bytes, and of 1 byte, in 200 columns if a row
+            has 761 bytes.
         page_rows: Rows of a page; None uses the reader's default.
     """
 
     rows: int
     row_bytes: int
     batch: int
-    kind: Literal["dense", "blobs", "columns"] = "dense"
+    kind: Kind = "dense"
     page_rows: int | None = None
 
     @property
@@ -76,7 +88,7 @@ def make_rows(profile: Profile, part_bytes: int = _PART_BYTES) -> Iterator[Colum
     """
     rng = np.random.default_rng(_SEED)
     step = max(1, part_bytes // profile.row_bytes)
-    make = {"dense": _dense, "blobs": _blobs, "columns": _columns}[profile.kind]
+    make = _KINDS[profile.kind]
     for start in range(0, profile.rows, step):
         yield make(rng, profile, np.arange(start, min(start + step, profile.rows)))
 
@@ -101,6 +113,33 @@ def _columns(rng: np.random.Generator, profile: Profile, keys: NDArray[np.int64]
         "NAME": np.array([f"Customer {key}" for key in keys.tolist()]),
         "VISITS": rng.integers(0, 1 << 40, len(keys), dtype=np.int64),
     }
+
+
+def _floats(rng: np.random.Generator, profile: Profile, keys: NDArray[np.int64]) -> Columns:
+    size = profile.row_bytes // (4 * _FLOAT_FIELDS)
+    fields = (rng.random((len(keys), size), np.float32) for _ in range(_FLOAT_FIELDS))
+    return {f"FIELD_{number}": values for number, values in enumerate(fields)}
+
+
+def _wide(rng: np.random.Generator, profile: Profile, keys: NDArray[np.int64]) -> Columns:
+    # One byte for one column in 15, so that 761 bytes make 200 columns.
+    narrow = max(1, profile.row_bytes // 58)
+    wide = (profile.row_bytes - narrow) // 4
+    kinds = [np.int8] * narrow + [np.int32] * wide
+    return {
+        f"C{number:03}": rng.integers(0, np.iinfo(kind).max, len(keys), kind)
+        for number, kind in enumerate(kinds)
+    }
+
+
+_FLOAT_FIELDS: Final = 4
+_KINDS: Final = {
+    "dense": _dense,
+    "blobs": _blobs,
+    "columns": _columns,
+    "floats": _floats,
+    "wide": _wide,
+}
 
 
 def fill_cache(

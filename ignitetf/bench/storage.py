@@ -1,9 +1,9 @@
-"""`ignitetf bench storage`: accelerators that a cluster, or TFRecord files, keep busy.
+"""`ignitetf bench storage`: accelerators that a cluster, or files of other formats, keep busy.
 
 workload -> samples in a cache and in files -> accelerators 1, 2, 4 ... -> **the most at work**
 
 Each step is a sleep, as in MLPerf Storage. For each way to read, the benchmark finds how many
-accelerators one process can feed so that they compute for the required share of their time. All
+accelerators its processes can feed so that they compute for the required share of their time. All
 ways run in turn, over the same samples; the files are in the page cache, since they were just
 written. A bare socket shows the upper limit of what the nodes can send here.
 """
@@ -11,32 +11,34 @@ written. A bare socket shows the upper limit of what the nodes can send here.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import shutil
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ignitetf import Client, connect
-from ignitetf.bench.feeding import Fed, Feed, FeedProcess
+from ignitetf.bench.feeding import Fed, Feed, FeedGroup
+from ignitetf.bench.peers import PEERS, missing_packages
 from ignitetf.bench.read import BARE_AHEAD
-from ignitetf.bench.rows import Profile, drop_rows, fill_cache
+from ignitetf.bench.rows import Profile, drop_rows, fill_cache, make_rows, sized
 from ignitetf.bench.workloads import Workload
 from ignitetf.errors import ConfigError, ServerOverloaded
 from ignitetf.explore.cluster import data_regions
-from ignitetf.export.export import export_dataset
 from ignitetf.settings import Settings
+from ignitetf.spelling import did_you_mean
 
-__all__ = ["Search", "Supported", "bench_storage"]
+__all__ = ["WAYS", "Search", "Supported", "bench_storage"]
 
 _CACHE: Final = "IGNITETF_BENCH_STORAGE"
 _MOST_BYTES: Final = 2_000_000_000
 # Share of the free memory: rows need a little more than their bytes, and other clients need room.
 _NODE_SHARE, _DISK_SHARE = 0.6, 0.5
-_FILES: Final = 8
-_IGNITE, _TFRECORD = "ignitetf", "TFRecord, page cache"
+# Files get the samples in parts of this size, so that readers in several processes have some each.
+_FILE_PART_BYTES: Final = 8 << 20
+_CLUSTER: Final = {"ignitetf": "ignitetf", BARE_AHEAD: "bare"}
+WAYS: Final = (*_CLUSTER, *PEERS)
 
 Say = Callable[[str], None]
 
@@ -56,6 +58,7 @@ class Supported:
         first_ms: Milliseconds to the first batch of what is open already.
         wait_p50_ms: Median of the milliseconds that a step waited for its batch.
         wait_p99_ms: Their 99th percentile.
+        cpu_s_per_gb: Processor seconds of the reading processes for each gigabyte (10^9).
         limit: Whether this is the largest number allowed, so that the true number may be higher.
         setting: How it was read.
         sample_bytes: Bytes of a sample.
@@ -63,7 +66,7 @@ class Supported:
         step_s: Seconds of a step.
         samples: Samples of the data set, which was read repeatedly.
         runs: All runs: `accelerators`, `utilisation`, `mb_per_s`, `memory_mb`, `first_ms`,
-            `wait_p50_ms`, `wait_p99_ms`.
+            `wait_p50_ms`, `wait_p99_ms`, `cpu_s_per_gb`.
     """
 
     workload: str
@@ -76,6 +79,7 @@ class Supported:
     first_ms: float
     wait_p50_ms: float
     wait_p99_ms: float
+    cpu_s_per_gb: float
     limit: bool
     setting: str
     sample_bytes: int
@@ -123,6 +127,8 @@ def bench_storage(
     settings: Settings,
     workload: Workload,
     *,
+    ways: Sequence[str] = (),
+    processes: int = 1,
     accelerators: int = 64,
     seconds: float = 5.0,
     most_bytes: int = _MOST_BYTES,
@@ -134,47 +140,75 @@ def bench_storage(
         settings: How to connect to the cluster; the samples are loaded there and removed
             afterwards.
         workload: Samples and steps.
+        ways: Names of the ways, of `WAYS`; all that can run here if empty.
+        processes: Number of processes of each way; each reads its share of the samples.
         accelerators: The largest number to try.
         seconds: Duration of each run.
-        most_bytes: Maximum bytes of samples; fewer if the node has less room.
+        most_bytes: Maximum bytes of samples; fewer if the node or the machine has less room.
         say: Receives lines for the user.
 
     Returns:
-        One for each way that can run here: TFRecord needs TensorFlow.
+        One for each way, in the order of `WAYS`.
 
     Raises:
         ServerOverloaded: The node has no room for a batch.
-        ConfigError: The disk has no room for the files.
+        ConfigError: A way is unknown or its package is missing, or the disk has no room.
     """
     if workload.note:
         say(f"{workload.name}: {workload.note}")
-    if importlib.util.find_spec("tensorflow") is None:
-        say("without TensorFlow, TFRecord files are left out")
-        ways: tuple[str, ...] = (_IGNITE, BARE_AHEAD)
-    else:
-        ways = (_IGNITE, BARE_AHEAD, _TFRECORD)
-    with _samples(settings, workload, most_bytes, _TFRECORD in ways, say) as (profile, files):
-        batch = profile.batch, workload.batch_bytes
-        feeds = {
-            _IGNITE: Feed("ignitetf", settings, _CACHE, (), *batch),
-            BARE_AHEAD: Feed("bare", settings, _CACHE, (), *batch),
-            _TFRECORD: Feed("tfrecord", settings, "", files, *batch),
-        }
+    chosen = _chosen(ways, workload, say)
+    with _samples(settings, workload, most_bytes, chosen, say) as (profile, folder):
+        names = tuple(next(make_rows(sized(profile, 1))))[: workload.columns or None]
+        columns = names if workload.columns else ()
         with contextlib.ExitStack() as stack:
-            processes = {}
-            for way in ways:
-                processes[way] = stack.enter_context(FeedProcess(feeds[way]))
-                say(f"{way}: {processes[way].setting}")
-            searches = {way: Search(accelerators, workload.least_utilisation) for way in ways}
-            _search(processes, searches, workload, seconds, say)
+            groups = {}
+            for way in chosen:
+                kind = _CLUSTER.get(way, way)
+                place = str(folder / _folder(way)) if kind in PEERS else ""
+                batch = profile.batch, workload.batch_bytes
+                feed = Feed(kind, settings, _CACHE, place, *batch, columns)
+                groups[way] = stack.enter_context(FeedGroup(feed, processes))
+                say(f"{way}: {groups[way].setting}")
+            searches = {way: Search(accelerators, workload.least_utilisation) for way in chosen}
+            _search(groups, searches, workload, seconds, say)
     return [
-        _supported(way, processes[way].setting, searches[way], workload, profile, accelerators)
-        for way in ways
+        _supported(way, groups[way].setting, searches[way], workload, profile, accelerators)
+        for way in chosen
     ]
 
 
+def _chosen(ways: Sequence[str], workload: Workload, say: Say) -> list[str]:
+    """Return the ways that can run, in the order of `WAYS`; say which ones are left out."""
+    for way in ways:
+        if way not in WAYS:
+            hint = did_you_mean(way, WAYS, f"the ways are: {', '.join(WAYS)}")
+            raise ConfigError(f"there is no way to read that is called {way!r}", hint=hint)
+    chosen = []
+    for way in WAYS:
+        peer = PEERS.get(way)
+        missing = missing_packages(peer) if peer is not None else []
+        if ways and way not in ways:
+            continue
+        if missing and ways:
+            raise ConfigError(
+                f"{way} needs the package {missing[0]!r}", hint=f"pip install {' '.join(missing)}"
+            )
+        if missing:
+            say(f"{way} is left out: it needs {', '.join(missing)}")
+        elif peer is not None and workload.row_bytes < peer.least_bytes and not ways:
+            say(f"{way} is left out: samples are smaller than {peer.least_bytes:,} bytes")
+        else:
+            chosen.append(way)
+    return chosen
+
+
+def _folder(way: str) -> str:
+    """Return the name of the folder of a way's files; ways with the same files share it."""
+    return PEERS[way].write.__name__.strip("_")
+
+
 def _search(
-    processes: dict[str, FeedProcess],
+    groups: dict[str, FeedGroup],
     searches: dict[str, Search],
     workload: Workload,
     seconds: float,
@@ -186,7 +220,7 @@ def _search(
         for way in order:
             if (number := searches[way].next) is None:
                 continue
-            run = processes[way].run(number, workload.step_s, seconds)
+            run = groups[way].run(number, workload.step_s, seconds)
             searches[way].add(run)
             say(
                 f"{way}: {number} accelerator{'s' if number > 1 else ''}, {100 * run.utilisation:.1f} % at work"
@@ -210,6 +244,7 @@ def _supported(
         first_ms=shown.first_ms,
         wait_p50_ms=shown.wait_p50_ms,
         wait_p99_ms=shown.wait_p99_ms,
+        cpu_s_per_gb=shown.cpu_s_per_gb,
         limit=search.best is not None and shown.accelerators == most,
         setting=setting,
         sample_bytes=workload.sample_bytes,
@@ -229,31 +264,33 @@ def _figures(run: Fed, workload: Workload) -> dict[str, Any]:
         "first_ms": run.first_ms,
         "wait_p50_ms": run.wait_p50_ms,
         "wait_p99_ms": run.wait_p99_ms,
+        "cpu_s_per_gb": run.cpu_s_per_gb,
     }
 
 
 @contextlib.contextmanager
 def _samples(
-    settings: Settings, workload: Workload, most_bytes: int, files: bool, say: Say
-) -> Generator[tuple[Profile, tuple[str, ...]], None, None]:
-    """Load samples, write them to files if wanted, and remove both at the end."""
+    settings: Settings, workload: Workload, most_bytes: int, ways: Sequence[str], say: Say
+) -> Generator[tuple[Profile, Path], None, None]:
+    """Load samples, write them to the files of each way, and remove all at the end."""
+    writers = {_folder(way): PEERS[way].write for way in ways if way in PEERS}
     with connect(settings=settings) as client, contextlib.ExitStack() as stack:
         drop_rows(client, _CACHE)  # left by an interrupted run
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ignitetf-bench-")))
-        profile = _sized(client, workload, most_bytes, folder if files else None, say)
+        profile = _sized(client, workload, most_bytes, folder, len(writers), say)
         stack.callback(drop_rows, client, _CACHE)
         fill_cache(client, profile, cache=_CACHE)
-        if not files:
-            yield profile, ()
-            return
-        say("writing the same samples to TFRecord files")
-        target = folder / "samples"
-        export_dataset(_CACHE, str(target), client=client, format="tfrecord", shards=_FILES)
-        yield profile, tuple(str(path) for path in sorted(target.glob("*.tfrecord")))
+        # Whole batches: readers of some formats cut their batches at the end of a part.
+        part_bytes = max(1, _FILE_PART_BYTES // workload.batch_bytes) * workload.batch_bytes
+        for name, write in writers.items():
+            say(f"writing the same samples to files: {name.removeprefix('write_')}")
+            (folder / name).mkdir()
+            write(make_rows(profile, part_bytes), folder / name)
+        yield profile, folder
 
 
 def _sized(
-    client: Client, workload: Workload, most_bytes: int, folder: Path | None, say: Say
+    client: Client, workload: Workload, most_bytes: int, folder: Path, copies: int, say: Say
 ) -> Profile:
     """Return the number of rows that fit: whole batches, at least one."""
     batch = workload.batch_bytes
@@ -266,11 +303,11 @@ def _sized(
             hint="give the node more memory (ignitetf node start --memory SIZE), or remove data",
         )
     nbytes = max(batch, min(most_bytes, room))
-    if folder is not None:
-        free = int(_DISK_SHARE * shutil.disk_usage(folder).free)
+    if copies:
+        free = int(_DISK_SHARE * shutil.disk_usage(folder).free) // copies
         if free < batch:
             raise ConfigError(
-                f"{folder.parent} has no room for {batch / 1e6:,.0f} MB of files",
+                f"{folder.parent} has no room for {copies * batch / 1e6:,.0f} MB of files",
                 hint="set TMPDIR to a folder with more room",
             )
         nbytes = min(nbytes, free)
@@ -282,4 +319,4 @@ def _sized(
         f" {samples * workload.sample_bytes / 1e9:.2f} GB{free_text}"
     )
     rows = samples * workload.sample_rows
-    return Profile(rows, workload.row_bytes, workload.batch_rows)
+    return Profile(rows, workload.row_bytes, workload.batch_rows, workload.kind)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ignitetf.bench.rows import Kind
+
 __all__ = ["MOST_ROW_BYTES", "WORKLOADS", "Workload"]
 
 # A page has at least one row, and a node needs several times the page's bytes of Java heap.
@@ -28,7 +30,9 @@ class Workload:
         step_s: Seconds for which an accelerator computes a step.
         least_utilisation: Share of its time for which an accelerator must compute.
         samples: Samples of the data set.
-        note: What is measured otherwise than the benchmark does; empty if nothing is.
+        note: How the samples differ from those of the benchmark; empty if they do not.
+        kind: The columns of a sample; see `Profile`.
+        columns: Number of columns that are read, of all; 0 if all are read.
     """
 
     name: str
@@ -38,6 +42,8 @@ class Workload:
     least_utilisation: float
     samples: int
     note: str = ""
+    kind: Kind = "dense"
+    columns: int = 0
 
     @property
     def sample_rows(self) -> int:
@@ -96,7 +102,7 @@ WORKLOADS: Final = {
             1.35,
             0.90,
             4_296 * 288,
-            "the float32 fields of a sample are one array of bytes",
+            kind="floats",
         ),
         Workload(
             "dlrm-b200",
@@ -105,7 +111,9 @@ WORKLOADS: Final = {
             0.000375,
             0.70,
             1_024 * 4_718_592,
-            "all 761 bytes of a sample are read as one array; the benchmark reads 45 of 200 columns",
+            "a node sends all 200 columns of a row; 45 of them are parsed",
+            "wide",
+            45,
         ),
     )
 }

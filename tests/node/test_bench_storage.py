@@ -27,11 +27,12 @@ def test_each_way_keeps_accelerators_busy_and_leaves_nothing(client, no_files):
     found = bench_storage(
         client.settings, SMALL, accelerators=2, seconds=0.2, most_bytes=1_000_000, say=told.append
     )
-    assert [s.way for s in found] == ["ignitetf", BARE_AHEAD, "TFRecord, page cache"]
+    ways = [s.way for s in found]
+    assert ways[:3] == ["ignitetf", BARE_AHEAD, "TFRecord"] and "Parquet" in ways
     for one in found:
         assert one.workload == "small" and one.samples == 200
         assert one.accelerators == 2 and one.limit
-        assert 0.05 <= one.utilisation <= 1 and one.mb_per_s > 0
+        assert 0.05 <= one.utilisation <= 1 and one.mb_per_s > 0 and one.cpu_s_per_gb > 0
         assert one.memory_mb is None or one.memory_mb < 500
         assert 0 < one.first_ms < 10_000 and 0 <= one.wait_p50_ms <= one.wait_p99_ms
         assert [run["accelerators"] for run in one.runs] == [1, 2]
