@@ -27,7 +27,6 @@ from ignitetf.bench.workloads import Workload
 from ignitetf.errors import ConfigError, ServerOverloaded
 from ignitetf.explore.cluster import data_regions
 from ignitetf.settings import Settings
-from ignitetf.spelling import did_you_mean
 
 __all__ = ["WAYS", "Search", "Supported", "bench_storage"]
 
@@ -181,7 +180,7 @@ def _chosen(ways: Sequence[str], workload: Workload, say: Say) -> list[str]:
     """Return the ways that can run, in the order of `WAYS`; say which ones are left out."""
     for way in ways:
         if way not in WAYS:
-            hint = did_you_mean(way, WAYS, f"the ways are: {', '.join(WAYS)}")
+            hint = f"the ways are: {'; '.join(WAYS)}"
             raise ConfigError(f"there is no way to read that is called {way!r}", hint=hint)
     chosen = []
     for way in WAYS:
