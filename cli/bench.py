@@ -89,7 +89,7 @@ def read(
             " [default: mnist, 1mb]."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each way is measured.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of measurements of each way.")] = 5,
     partitions: Annotated[
         list[int] | None,
         typer.Option(
@@ -214,7 +214,7 @@ def write(
         list[WriteProfile] | None,
         typer.Option(help="mnist (784 bytes), 1mb, png (files); repeatable [default: all]."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each way is measured.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of measurements of each way.")] = 5,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the cache.")] = 8,
     output: OutputOption = "table",
 ) -> None:
@@ -240,7 +240,7 @@ def write(
 def fs(
     connect: Connect,
     size: Annotated[int, typer.Option(min=8, help="Size of the file in MiB.")] = 256,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each way is measured.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of measurements of each way.")] = 3,
     files: Annotated[int, typer.Option(min=1, help="Files in the directory listed.")] = 10_000,
     output: OutputOption = "table",
 ) -> None:
@@ -268,7 +268,7 @@ def storage(
         int, typer.Option(min=1, max=1024, metavar="N", help="Most accelerators to try.")
     ] = 64,
     seconds: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="How long each number is tried.")
+        float, typer.Option(min=0.1, max=3600, help="Duration of the try of each number.")
     ] = 5.0,
     way: Annotated[
         list[str] | None,

@@ -26,7 +26,7 @@ _FIELDS = ("name", "type", "key", "nullable", "dtype", "shape")
 Mode = Literal["partitioned", "replicated"]
 
 
-# Whether a cache takes part in transactions.
+# Behaviour of a cache in transactions.
 Atomicity = Literal["atomic", "transactional"]
 
 

@@ -108,7 +108,7 @@ def wanted(words: Sequence[str], word: str) -> Kind | None:
 
     Args:
         words: The words before it, without the program.
-        word: What is typed of it.
+        word: Its letters so far.
     """
     if word.startswith("-"):
         return None

@@ -68,7 +68,7 @@ def _is_open_name(token: Token) -> bool:
 
 
 def _takes_table(context: list[Token]) -> bool:
-    """Whether a table follows: after FROM, or after a comma in the list behind it."""
+    """True if a table follows: after FROM, or after a comma in the list after it."""
     last = context[-1]
     if last.kind == "word" and last.text.upper() in BEFORE_TABLES:
         return True

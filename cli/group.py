@@ -100,7 +100,7 @@ class LazyGroup(TyperGroup):
     Attributes:
         registry: Command name -> (module, help line). The Typer app in the module is called `app`,
             unless the module is followed by a colon and another name.
-        debug: Whether an error prints its traceback.
+        debug: True if an error prints its traceback.
     """
 
     registry: ClassVar[Mapping[str, tuple[str, str]]] = {}

@@ -88,7 +88,7 @@ def _retry_interrupt(_: int, frame: FrameType | None) -> None:
 
 
 def _import_succeeds(importing: FrameType, frame: FrameType | None) -> bool:
-    """Whether an import continues, or has come to a good end."""
+    """True if an import is still running, or has succeeded."""
     return importing in _callers(frame) or importing.f_locals.get("name") in sys.modules
 
 

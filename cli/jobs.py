@@ -300,9 +300,7 @@ def stop(
     job: _JobArgument,
     wait: Annotated[
         float,
-        typer.Option(
-            "--wait", min=0, help="How long to wait until it has ended.", metavar="SECONDS"
-        ),
+        typer.Option("--wait", min=0, help="Maximum wait for its end.", metavar="SECONDS"),
     ] = 60.0,
     remove: Annotated[
         bool, typer.Option("--remove", help="Also delete its record and output.")

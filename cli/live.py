@@ -39,9 +39,9 @@ def live_names(kind: Kind, word: str, settings: Settings) -> list[str]:
     """Return the names of a kind that begin with a word, ignoring case.
 
     Args:
-        kind: What is named.
-        word: What is typed of the name.
-        settings: How to connect.
+        kind: Kind of the names.
+        word: Beginning of the name.
+        settings: Connection settings.
 
     Raises:
         IgniteTFError: The cluster does not answer.

@@ -59,7 +59,7 @@ SHARED = (
         ),
         None,
     ),
-    parameter("if_exists", IfExists, typer.Option(help="What to do if the cache exists."), "error"),
+    parameter("if_exists", IfExists, typer.Option(help="Action if the cache exists."), "error"),
     parameter(
         "layout", Layout, typer.Option(help="An entry is a row, or a block of many rows."), "rows"
     ),
@@ -72,7 +72,7 @@ SHARED = (
     parameter(
         "sql",
         bool,
-        typer.Option("--sql/--no-sql", help="Whether SQL shows the rows, as a table."),
+        typer.Option("--sql/--no-sql", help="Show the rows in SQL, as a table."),
         True,
     ),
     parameter(

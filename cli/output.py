@@ -77,7 +77,7 @@ def show(
         data: Rows, or a mapping for one record.
         output: Format of the output.
         columns: Names of the fields to show, in this order; None for those of the first row.
-        file: Where to write; None for stdout.
+        file: File to write to; None for stdout.
     """
     out = file or sys.stdout
     if isinstance(data, Mapping):
@@ -161,9 +161,9 @@ def progress(
     """Show a progress bar on stderr, if that is a terminal.
 
     Args:
-        label: What is being done.
+        label: Name of the work.
         total_rows: Expected number of rows.
-        unit: What is counted; "bytes" is shown as MB.
+        unit: Unit of the rows; "bytes" is shown as MB.
 
     Yields:
         `advance(rows, nbytes=0)`, to call as the work proceeds.

@@ -88,7 +88,7 @@ class ResultPages(Paged):
 
     Args:
         result: The statement.
-        whole: Whether all rows will be read, so that they may be asked for ahead.
+        whole: True if all rows will be read, so that pages may be requested ahead.
     """
 
     def __init__(self, result: SqlResult, *, whole: bool = False) -> None:
@@ -128,7 +128,7 @@ class Counted(Paged):
     """Rows that are counted while they are read.
 
     Attributes:
-        count: How many were read.
+        count: Number of rows read so far.
     """
 
     def __init__(self, rows: Rows, advance: Callable[[int], None] = lambda rows: None) -> None:

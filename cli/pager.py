@@ -42,8 +42,8 @@ def display(
     Args:
         names: Names of the columns.
         rows: The rows, which are read as far as they are shown.
-        expanded: Whether a row is a block of lines.
-        paged: Whether a pager may be used.
+        expanded: True if a row is a block of lines.
+        paged: True if a pager may be used.
     """
     out, width = sys.stdout, terminal_width(sys.stdout)
     source = iter(rows)

@@ -42,13 +42,13 @@ _FIRST_ROWS: Final = 1000
 
 @dataclass
 class Options:
-    r"""What `\set` and the short commands set.
+    r"""Values that `\set` and the short commands change.
 
     Attributes:
         timeout: Limit for a statement in seconds; None for none.
-        timing: Whether the time of a statement is shown.
-        expanded: Whether a row is a block of lines.
-        pager: Whether long results go to a pager.
+        timing: True if the time of a statement is shown.
+        expanded: True if a row is a block of lines.
+        pager: True if long results go to a pager.
     """
 
     timeout: float | None = None
@@ -58,7 +58,7 @@ class Options:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter runs the text: it is empty, a command, or ends with `;` outside quotes."""
+    """True if Enter runs the text: it is empty, a command, or ends with `;` outside quotes."""
     bare = text.strip()
     if not bare or bare.startswith("\\") or bare.rstrip("; ").lower() in EXIT_COMMANDS | HELP:
         return True
@@ -96,7 +96,7 @@ class Shell:
     """Runs what was typed, over a connection that is opened again if it is lost.
 
     Attributes:
-        options: What the user has set.
+        options: Settings changed by the user.
         last: The last statement, for the editor.
         proposed: Text for the next prompt, as an editor left it.
         target: File that the rows of the next query go to; None for the screen.

@@ -39,7 +39,7 @@ class _Column:
     Attributes:
         name: Its name.
         cells: The texts.
-        right: Whether they are aligned on the right.
+        right: True if they are aligned right.
         natural: Width of the longest line of them.
         least: Width below which they are not folded.
     """

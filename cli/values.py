@@ -114,7 +114,7 @@ def brief(value: Any, *, single: bool = False) -> str:
 
     Args:
         value: The value.
-        single: Whether it is a float that was stored with single precision.
+        single: True if it is a float that was stored with single precision.
     """
     if value is None:
         return "NULL"
@@ -128,12 +128,12 @@ def brief(value: Any, *, single: bool = False) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number, which a table aligns on the right."""
+    """True if a value is a number; a table aligns numbers right."""
     return isinstance(value, (int, float, decimal.Decimal)) and not isinstance(value, bool)
 
 
 def is_single(values: Sequence[float]) -> bool:
-    """Whether floats are those of single precision, such as a REAL column's.
+    """True if floats have single precision, as in a REAL column.
 
     The wire widens them, so that 0.1 arrives as 0.10000000149011612.
     """

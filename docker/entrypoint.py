@@ -1,4 +1,4 @@
-"""What the containers run.
+"""Entry point of the containers.
 
     node CONFIG     a node with this Spring XML, replacing this process
     listening       exit 0 if a node answers the handshake (an inactive one does, too)

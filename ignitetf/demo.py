@@ -47,7 +47,7 @@ def run_demo(
     """Load the digits, show some, train, save and restore, with disturbances on the way.
 
     Args:
-        settings: How to connect to the cluster.
+        settings: Connection settings of the cluster.
         say: Receives a line for each step, and the images.
         node: A node of several members, started for the demo. Its last member is killed during the
             training, and restarted. With None nothing is killed.

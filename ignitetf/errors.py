@@ -246,9 +246,9 @@ class MissingExtra(IgniteTFError, ImportError):
         """Return the error for an operation that is impossible because an import failed.
 
         Args:
-            what: What needs which package.
+            what: Feature and package that it needs.
             extra: The extra that installs the package.
-            error: Why the import failed: the package is missing or incompatible with another one.
+            error: Error of the import: the package is missing or incompatible with another one.
         """
         if isinstance(error, ModuleNotFoundError):
             return cls(what, hint=f"pip install 'ignitetf[{extra}]'")
@@ -262,7 +262,7 @@ class MissingExtra(IgniteTFError, ImportError):
 
         Args:
             name: The module.
-            what: What needs it, for the message.
+            what: Feature that needs it, for the message.
             extra: The extra.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What this process reads, as metrics for Prometheus and OpenTelemetry.
+"""Metrics of what this process reads, for Prometheus and OpenTelemetry.
 
 read.usage -> **metrics** -> an HTTP endpoint, a meter
 
@@ -166,7 +166,7 @@ def observe(provider: MeterProvider | None = None) -> None:
     `ignitetf.skipped_rows`; the attributes are the labels of `UsageCollector`.
 
     Args:
-        provider: Where to add them; None for the provider of the process.
+        provider: Provider to add them to; None for the provider of the process.
 
     Raises:
         MissingExtra: opentelemetry-api is not installed.

@@ -1,4 +1,4 @@
-"""What notebooks show: tables, images and progress bars as HTML.
+"""Tables, images and progress bars as HTML, for notebooks.
 
 rows, results, reports -> **HTML** -> Jupyter
 
@@ -173,7 +173,7 @@ def progress_bar(label: str, total: int | None) -> Iterator[Callable[[int, int],
     """Show a progress bar in a notebook; nothing elsewhere, or if the work takes half a second.
 
     Args:
-        label: What is being done.
+        label: Name of the work.
         total: Expected number of rows; None if unknown.
 
     Yields:

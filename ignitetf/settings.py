@@ -96,13 +96,13 @@ def split_address(address: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Settings:
-    """Where and how to connect.
+    """Addresses and options of connections.
 
     Attributes:
         addresses: Nodes to try in order, each `HOST:PORT`.
         username: User name; None if the cluster has no login.
         password: Password of that user.
-        tls: Whether connections use TLS (verified unless `tls_insecure`).
+        tls: True if connections use TLS (verified unless `tls_insecure`).
         ca: File of trusted certificates; None for those of the system.
         cert: File of the client's certificate (chain).
         key: File of the client's private key; None if it is in `cert`.
@@ -399,7 +399,7 @@ def truth(name: str, value: Any) -> bool:
     """Return the meaning of `true`, `yes`, `on`, `1` and their opposites, in any case.
 
     Args:
-        name: Where the value comes from, for the error.
+        name: Origin of the value, for the error.
         value: A bool or a text.
 
     Raises:

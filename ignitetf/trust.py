@@ -75,7 +75,7 @@ def _reason(path: Path, status: os.stat_result, trusted: set[int]) -> str | None
 
 
 def _is_own_group(number: int) -> bool:
-    """Whether no other user is in a group: root's, this user's own, or one without a name."""
+    """True if no other user is in a group: root's, this user's own, or one without a name."""
     import grp
     import pwd
 

@@ -62,7 +62,7 @@ class Error(Exception):
     """The base of all errors of this module.
 
     Attributes:
-        hint: What the user can do about the error, or None.
+        hint: A remedy for the user, or None.
     """
 
     def __init__(self, message: str = "", *, hint: str | None = None) -> None:

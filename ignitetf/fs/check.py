@@ -66,7 +66,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong and nothing is left over."""
+        """True if the check found no problems and no leftover data."""
         return not self.problems and not self.leftover_chunks and not self.missing_chunks
 
     def facts(self) -> dict[str, Any]:

@@ -40,8 +40,8 @@ class Checkpoint:
         files: Names of its files.
         size_bytes: Total bytes of its files.
         mtime_ns: Modification time of its newest file.
-        complete: Whether the index and all the data it refers to exist.
-        latest: Whether the state file names it as the latest.
+        complete: True if the index and all the data it refers to exist.
+        latest: True if the state file names it as the latest.
     """
 
     name: str

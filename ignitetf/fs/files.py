@@ -135,9 +135,9 @@ class FileWriter:
 
     Args:
         store: The file system.
-        found: Where the file is or will be; its directory exists.
+        found: Place of the file, which may be new; its directory exists.
         mode: "w" replaces, "x" fails if the file exists, "a" appends.
-        new: What is written.
+        new: The content to write.
     """
 
     def __init__(self, store: WriterStore, found: Found, mode: str, new: NewContent) -> None:
@@ -163,7 +163,7 @@ class FileWriter:
 
     @property
     def inherited(self) -> bool:
-        """Whether this process is a child of the one that opened the file and still writes it."""
+        """True if this process is a child of the one that opened the file and still writes it."""
         return self._pid != os.getpid()
 
     @property
@@ -328,7 +328,7 @@ class FileWriter:
             raise os_error(
                 errno.ESTALE, self.path, "the writer did not renew its lease in time, and lost it"
             )
-        # What we published is gone from this key: either renamed, or removed or replaced.
+        # Our publication is gone from this key: it was renamed, removed or replaced.
         if self._published is not None and not ours:
             moved = held.get(pointer, b"").decode("utf-8", "replace")
             if moved and moved != self._key:

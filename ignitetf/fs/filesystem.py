@@ -70,7 +70,7 @@ class Walking(AbstractFileSystem):  # type: ignore[misc]
         Args:
             path: Where to begin.
             maxdepth: Number of levels; None for all.
-            topdown: Whether to yield a directory before its contents; the caller may then change
+            topdown: True to yield a directory before its contents; the caller may then change
                 its list of directories.
             on_error: "raise", a function that is called with the error, or "omit". "omit" skips
                 directories that were removed meanwhile; a cluster that cannot be reached is still
@@ -172,7 +172,7 @@ class Walking(AbstractFileSystem):  # type: ignore[misc]
         return sorted(found)
 
     def is_there_as_written(self, path: str) -> bool:
-        """Whether a path that looks like a glob is the name of an existing file or directory."""
+        """True if a path that looks like a glob is the name of an existing file or directory."""
         return has_magic(path) and bool(self.exists(path))
 
     def below(
@@ -183,8 +183,8 @@ class Walking(AbstractFileSystem):  # type: ignore[misc]
         Args:
             path: A file or directory, never a glob.
             target: Target of the copy.
-            into: Whether the target is a directory to copy into.
-            recursive: Whether directories are included.
+            into: True if the target is a directory to copy into.
+            recursive: True if directories are included.
             maxdepth: Number of levels; None for all.
         """
         source = self._strip_protocol(path)
@@ -291,15 +291,15 @@ class IgniteFileSystem(Walking):
         return infos if detail else [info["name"] for info in infos]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
-        """Whether the path exists; a failed request is an error, not False."""
+        """True if the path exists; a failed request is an error, not False."""
         return self.store.exists(self._strip_protocol(path))
 
     def isdir(self, path: str) -> bool:
-        """Whether the path is a directory."""
+        """True if the path is a directory."""
         return self._is(path, directory=True)
 
     def isfile(self, path: str) -> bool:
-        """Whether the path is a file."""
+        """True if the path is a file."""
         return self._is(path, directory=False)
 
     def _is(self, path: str, *, directory: bool) -> bool:

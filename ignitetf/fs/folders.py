@@ -96,7 +96,7 @@ class LocalFolder:
             self.left_out[name] = f"cannot be listed: {error.strerror}"
 
     def may_be_left_out(self, name: str) -> bool:
-        """Whether a file of this name may exist here in a part that was left out."""
+        """True if a file of this name may exist here in a part that was left out."""
         above = Path(name).parents
         return name in self.left_out or any(one.as_posix() in self.left_out for one in above)
 

@@ -9,7 +9,7 @@ After that these can read and write it: `tf.io.gfile`, checkpoints, SavedModels,
 `.weights.h5` files, `tf.summary`, TFRecord and text data sets. TensorFlow allows a scheme to be
 registered once in a process; `configure` changes which cluster `igfs:///` refers to.
 
-TensorFlow's plugin is in the native core. Where it cannot be used `NativeIOUnavailable` is raised;
+TensorFlow's plugin is in the native core. `NativeIOUnavailable` is raised if it cannot be used;
 fsspec and `ignitetf checkpoint push` do not need it.
 """
 

@@ -46,14 +46,14 @@ def now_ms() -> int:
 
 
 def is_dead(lease: dict[str, Any]) -> bool:
-    """Whether a lease's owner is gone: on its machine known at once, elsewhere by its last beat."""
+    """True if the owner of a lease has ended; on other machines its last heartbeat decides."""
     if has_ended(lease.get("h"), int(lease["p"]), lease["s"]):
         return True
     return bool(now_ms() - lease["t"] > LEASE_S * 1000)
 
 
 def is_here(lease: dict[str, Any]) -> bool:
-    """Whether a lease's owner runs on this machine, where `is_dead` is certain."""
+    """True if a lease's owner runs on this machine, where `is_dead` is certain."""
     return bool(lease.get("h") == machine())
 
 
@@ -61,13 +61,13 @@ class WriterLease:
     """The lease of one writer.
 
     Args:
-        meta: Where it is stored.
+        meta: Cache that stores it.
         content_id: Id of the content.
         key: Key of the file's entry.
 
     Attributes:
         content_id: Id of the content it writes.
-        lost: Whether another client took the writer for dead.
+        lost: True if another client considered the writer dead.
     """
 
     def __init__(self, meta: MetaCache, content_id: str, key: str) -> None:
@@ -86,7 +86,7 @@ class WriterLease:
 
     @property
     def taken(self) -> bool:
-        """Whether the lease is in the cache."""
+        """True if the lease is in the cache."""
         return self._reserved > 0
 
     @property

@@ -53,7 +53,7 @@ TABLE: Final = "ENTRY"
 _LOCK_TIMEOUT_MS: Final = 10_000
 # Up to this age, a transaction that was begun early has enough of its time left.
 _EARLY_S: Final = 2.0
-# How long to wait for the begin of an unused transaction.
+# Time limit for the begin of an unused transaction.
 _ABANDON_S: Final = 1.0
 _RANGE_PAGE: Final = 16_384
 _WHAT: Final = "the file system's metadata"
@@ -339,8 +339,8 @@ class Transaction:
     Attributes:
         channel: The connection.
         earlier: The error that ended an earlier try of the same work during its commit, or None.
-        unsettled: Whether an earlier try may have been committed, wholly or in part.
-        wrote: Whether a write was sent to the node.
+        unsettled: True if an earlier try may have been committed, wholly or in part.
+        wrote: True if a write was sent to the node.
     """
 
     def __init__(self, cache: MetaCache, channel: Channel, earlier: IgniteTFError | None) -> None:
@@ -423,7 +423,7 @@ class Transaction:
         return OpCode.CACHE_REMOVE_IF_EQUALS, request
 
     def _is_removed(self, number: int) -> bool:
-        """Whether a removal that was sent along with the commit was done before it."""
+        """True if a removal that was sent along with the commit was done before it."""
         with contextlib.suppress(IgniteTFError):
             return read_bool(self.channel.receive(number), _WHAT)
         return False

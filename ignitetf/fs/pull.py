@@ -60,7 +60,7 @@ def pull(
         on_file: Called with name and size of each copied file.
 
     Returns:
-        What was copied; `incomplete` lists what was not, and why.
+        A report of the copy; `incomplete` lists skipped checkpoints with the reason.
 
     Raises:
         OSError: ENOENT, ENOTDIR for the remote directory; EIO for content that does not match its

@@ -58,7 +58,7 @@ def push(
         on_file: Called with name and size of each copied file.
 
     Returns:
-        What was copied; `incomplete` lists what was not, and why.
+        A report of the copy; `incomplete` lists skipped checkpoints with the reason.
     """
     begin, report = time.monotonic(), SyncReport()
     for _ in range(_LOOKS):
@@ -232,7 +232,7 @@ class _Push:
         return now.only([name for name in now.sizes if name.startswith(starts)])
 
     def _is_good(self, now: RemoteFolder, unit: Unit, doomed: Collection[str]) -> bool:
-        """Whether a state may name a checkpoint."""
+        """True if a state may name a checkpoint."""
         if unit.name in self._whole:
             # Its files are removed only with the index, and replaced only by files that fit.
             return index_of(unit) in now.entries
@@ -270,7 +270,7 @@ class _Push:
 
 
 def _is_spare(now: RemoteFolder, unit: Unit) -> bool:
-    """Whether no state can name the files, or the checkpoint is complete without them."""
+    """True if no state can name the files, or the checkpoint is complete without them."""
     if unit.kind != "checkpoint":
         return True
     left = [n for n in now.sizes if n.startswith(f"{unit.name}.") and n not in unit.files]

@@ -187,7 +187,7 @@ class Entry:
 
     @property
     def is_directory(self) -> bool:
-        """Whether this is a directory."""
+        """True if this is a directory."""
         return self.directory_id is not None
 
     @property

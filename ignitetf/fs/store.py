@@ -227,7 +227,7 @@ class Store:
             return self.tree.entry(self._names(path))
 
     def exists(self, path: str) -> bool:
-        """Whether a path exists; False for a path that cannot exist."""
+        """True if a path exists; False for a path that cannot exist."""
         return self.found(path) is not None
 
     def found(self, path: str) -> Entry | None:

@@ -29,12 +29,12 @@ class SyncReport:
     Attributes:
         copied: Names of the copied files.
         unchanged: Number of files that were already the same.
-        incomplete: What is wrong with each checkpoint that was not copied because it is incomplete.
+        incomplete: Incomplete checkpoints, which were not copied, each with the reason.
         unsettled: Names of files that were not copied or removed because they, or what belongs to
             them, changed meanwhile.
         unknown: Names of files other than checkpoints: copied, but nobody knows whether they are
             complete.
-        left_out: What was not copied for other reasons, each with its reason.
+        left_out: Other entries that were not copied, each with the reason.
         size_bytes: Bytes copied.
         seconds: Duration.
     """

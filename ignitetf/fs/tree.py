@@ -189,7 +189,7 @@ class Tree:
             yield key[len(first) :], Entry.from_bytes(value)
 
     def is_empty(self, directory_id: str) -> bool:
-        """Whether the directory with this id has no entries."""
+        """True if the directory with this id has no entries."""
         return not list(self.meta.range(*entry_range(directory_id), limit=1))
 
     def conditions(self, seen: Mapping[Names, Entry | None]) -> Conditions:
@@ -412,7 +412,7 @@ class _Move:
         transaction.remove(gone)
 
     def _was_committed(self, transaction: Transaction, held: dict[str, bytes]) -> bool:
-        """Whether an earlier try was committed although its answer was lost."""
+        """True if an earlier try was committed although its answer was lost."""
         if not transaction.unsettled or self._origin.key in held or self._goal.key not in held:
             return False
         there = Entry.from_bytes(held[self._goal.key])

@@ -76,7 +76,7 @@ class Unit:
 
 
 def is_known(unit: Unit) -> bool:
-    """Whether it is possible to check that this unit is complete."""
+    """True if it is possible to check that this unit is complete."""
     return unit.kind != "file" or unit.name.endswith((*_HDF5, _ARCHIVE))
 
 
@@ -361,7 +361,7 @@ def _json_object(data: bytes) -> dict[str, Any]:
 
 
 def _needs_variables(saved_model: bytes) -> bool:
-    """Whether a `saved_model.pb` has objects, whose values are in `variables/`.
+    """True if a `saved_model.pb` has objects, whose values are in `variables/`.
 
     Raises:
         Damaged: The message is truncated.
@@ -386,7 +386,7 @@ class Damaged(Exception):
 
 
 def has_magic(tail: bytes) -> bool:
-    """Whether a file that ends in these bytes can be an index."""
+    """True if a file that ends in these bytes can be an index."""
     return tail.endswith(_MAGIC)
 
 

@@ -72,7 +72,7 @@ class LogWriter:
     """Keeps the output of the workers of one attempt.
 
     Args:
-        settings: How to connect to the cluster.
+        settings: Connection settings of the cluster.
         job: Id of the job.
         attempt: Number of the attempt.
     """

@@ -39,13 +39,13 @@ class Job:
         workers: Workers that read and train, at first.
         ps: Parameter servers.
         data: The data set that it trains on, if given.
-        engine: How the processes are started: local, ray or kubernetes.
-        restarts: How often the group may be restarted.
+        engine: Starter of the processes: local, ray or kubernetes.
+        restarts: Maximum number of restarts of the group.
         elastic: Minimum and maximum number of workers, if it may change.
         keras: Handling of Keras: as-is, repair or legacy.
         host: The machine of the launcher, for people.
         pid: Process id of the launcher.
-        user: Who started it.
+        user: User who started it.
         created: Time of creation, ISO 8601 in UTC.
         ended: Time of its end, likewise; empty before that.
         state: Its state; `dead` if the launcher vanished without recording an end.
@@ -122,7 +122,7 @@ class WorkerStatus:
         rows_per_s: Rows per second since the previous heartbeat; over the whole run, once it has
             ended.
         wait: Share of that time spent waiting for data, 0 to 1.
-        retries: How often its reads continued after a failure.
+        retries: Number of failures after which its reads continued.
         skipped: Rows that `map_rows` left out, by data set and class of errors.
         places: Bytes by their origin.
         epochs: For each epoch read: data set, epoch, shard, rows, sum of the keys' hashes.

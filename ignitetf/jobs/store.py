@@ -40,7 +40,7 @@ JOBS_CACHE: Final = "IGNITETF_JOBS"
 BEAT_S: Final = 1.0
 ALIVE_S: Final = 10.0
 _SEPARATOR: Final = "#"
-# What a worker has finished before it waits for the others.
+# The step that a worker has finished before it waits for the others.
 Step = Literal["script", "exit"]
 
 

@@ -43,14 +43,14 @@ class LaunchSpec:
         parameter_servers: Number of parameter servers; above 0 there is also a chief.
         data: Data set that `IgniteDataset` reads instead of the one named in the script; None keeps
             the script's name.
-        restarts: How often the group is started again after a failure.
+        restarts: Maximum number of restarts after failures.
         elastic: Smallest and largest number of workers. A restarted group leaves out the workers
             that failed; None restarts the same number.
         start_timeout_s: Time limit for each worker to listen, connect or read; 0 means no limit.
         end_timeout_s: Time limit from the first finished worker to the last; 0 means no limit.
         grace_s: Time between the request to end and the end by force.
         engine: Name of the engine that starts the processes.
-        keras: How Keras is changed before the script imports it.
+        keras: Change of Keras before the script imports it.
     """
 
     script: str
@@ -94,7 +94,7 @@ class Place:
 
     Attributes:
         job: Id of the job.
-        directory: Where the job may store checkpoints.
+        directory: Directory for the checkpoints of the job.
         attempt: Number of the attempt, from 1 on.
     """
 
@@ -105,7 +105,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended.
+    """The end of an attempt.
 
     Attributes:
         kind: All scripts ended without an error; or one failed; or the end was requested.
@@ -127,11 +127,11 @@ class Control(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """Whether the group should end."""
+        """True if the group should end."""
 
     @property
     def hurry(self) -> bool:
-        """Whether it should end without a grace period."""
+        """True if it should end without a grace period."""
 
 
 class Attempt(Protocol):
@@ -147,7 +147,7 @@ class Attempt(Protocol):
 
     @property
     def all_started(self) -> bool:
-        """Whether all workers have started."""
+        """True if all workers have started."""
 
     def statuses(self) -> list[WorkerStatus]:
         """Return the current status of the workers."""

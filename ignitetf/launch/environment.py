@@ -52,7 +52,7 @@ def job_environment(spec: LaunchSpec, settings: Settings, place: Place) -> dict[
 
     Args:
         spec: The script and its group.
-        settings: How workers connect.
+        settings: Connection settings of the workers.
         place: The job and the attempt.
     """
     found = settings.environment() | {
@@ -79,7 +79,7 @@ def worker_environments(
 
     Args:
         spec: The script and its group.
-        settings: How workers connect.
+        settings: Connection settings of the workers.
         place: The job and the attempt.
         roles: All members of the group.
         ports: A port for each member, and one for the coordinator of JAX.

@@ -106,7 +106,7 @@ class Group:
 
     @property
     def all_started(self) -> bool:
-        """Whether all workers have started."""
+        """True if all workers have started."""
         return all(self._has_started(worker) for worker in self.workers)
 
     def statuses(self) -> list[WorkerStatus]:
@@ -271,7 +271,7 @@ class LocalEngine:
     """Starts groups on this machine.
 
     Args:
-        settings: How workers connect.
+        settings: Connection settings of the workers.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -113,7 +113,7 @@ def run_job(
         client: The cluster that stores the data and the record.
         show: Called with each line of output.
         note: Called with messages for the user.
-        found_by_record: Whether the record is the only way to find the job.
+        found_by_record: True if the job can only be found by its record.
 
     Returns:
         The last record; its `exit_code` is that of the first failure, otherwise of the chief.

@@ -54,12 +54,12 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """Where a job runs, and under which name.
+    """Name, image and Kubernetes settings of a job.
 
     Attributes:
         job: Id of the job, which names all objects.
         image: The image of the pods: Python, ignitetf, and what the script imports.
-        settings: How pods connect to Ignite; addresses as they are inside the Kubernetes cluster.
+        settings: Connection settings of the pods to Ignite; addresses as they are inside the Kubernetes cluster.
     """
 
     job: str

@@ -50,7 +50,7 @@ class WorkerLink:
         """Report that the exit functions have run, and wait until those of all workers have.
 
         Args:
-            last: Whether to wait also until the other workers have exited.
+            last: True to wait also until the other workers have exited.
         """
         self.report(left=True)
         self.wait()

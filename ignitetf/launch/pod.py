@@ -75,7 +75,7 @@ class _Member:
 
     @property
     def is_first(self) -> bool:
-        """Whether this member keeps the record of the job."""
+        """True if this member keeps the record of the job."""
         return self.role.number == 0
 
     @property

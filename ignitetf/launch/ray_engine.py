@@ -44,7 +44,7 @@ class RayEngine:
     """Starts groups in the Ray cluster of `RAY_ADDRESS`, or of this machine, or in a new one.
 
     Args:
-        settings: How workers connect.
+        settings: Connection settings of the workers.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -279,7 +279,7 @@ def owners_of(settings: Settings, data: str | None, workers: int) -> list[str | 
     Nodes get workers in proportion to their partitions; a node with few partitions may get none.
 
     Args:
-        settings: How to connect.
+        settings: Connection settings.
         data: Name of the data set; None if it was not named.
         workers: Number of workers.
     """

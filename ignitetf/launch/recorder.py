@@ -21,7 +21,7 @@ from ignitetf.jobs.store import BEAT_S, JobStore
 
 __all__ = ["Recorder"]
 
-# How long to retry recording the end of a job.
+# Time limit for retries to record the end of a job.
 _LAST_S: Final = 15.0
 
 
@@ -32,14 +32,14 @@ class Recorder:
         store: The jobs of the cluster.
         job: The new job.
         note: Called with messages for the user.
-        needed: Whether the job must not begin without a record.
+        needed: True if the job must not begin without a record.
         create: Makes the first entries; None records a new job.
-        leads: Whether this process sends the heartbeats of the job.
+        leads: True if this process sends the heartbeats of the job.
 
     Attributes:
         job: The job with all changes, whether or not the cluster has them yet.
-        recorded: Whether the cluster has a record of the job.
-        stop_by: Who requested the end of the job; None if it was not requested.
+        recorded: True if the cluster has a record of the job.
+        stop_by: User who requested the end of the job; None if nobody did.
     """
 
     def __init__(

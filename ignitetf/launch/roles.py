@@ -23,7 +23,7 @@ class Role:
         number: Its index among all processes of the group; 0 is the chief.
         type: Its type in TF_CONFIG.
         index: Its index among the processes of its type.
-        serves: Whether it answers requests until the chief ends, and is then ended by the launcher.
+        serves: True if it answers requests until the chief ends, and is then ended by the launcher.
     """
 
     number: int

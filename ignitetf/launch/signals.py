@@ -47,7 +47,7 @@ class Requests:
 
     @property
     def stopping(self) -> bool:
-        """Whether the job should end."""
+        """True if the job should end."""
         return self.number is not None or self._asked()
 
     def __enter__(self) -> Self:

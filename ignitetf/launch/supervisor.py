@@ -26,7 +26,7 @@ class Supervisor:
     Args:
         spec: The script and its group.
         engine: Starts the groups.
-        settings: How to connect to the cluster that stores the output.
+        settings: Connection settings of the cluster that stores the output.
         place: The job and its directory.
         recorder: Keeps the record of the job.
         show: Called with each line of output.

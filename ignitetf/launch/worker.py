@@ -71,7 +71,7 @@ class _End:
     """The last exit function of a worker.
 
     Attributes:
-        well: Whether the scripts of this worker and all others have ended without an error.
+        well: True if the scripts of this worker and all others have ended without an error.
     """
 
     def __init__(self, link: WorkerLink) -> None:
@@ -82,7 +82,7 @@ class _End:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this process is the worker itself, not one that the script has forked."""
+        """True if this process is the worker itself, not one that the script has forked."""
         return os.getpid() == self._pid
 
     def leave(self) -> None:

@@ -61,7 +61,7 @@ class Blocks:
 
     @property
     def empty(self) -> bool:
-        """Whether no rows are buffered."""
+        """True if no rows are buffered."""
         return not self._pending
 
     @property

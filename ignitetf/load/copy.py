@@ -83,7 +83,7 @@ def copy_entries(
 
 
 class _Pace(NamedTuple):
-    """How much of a copy is requested at a time, in addition to the limit of the windows.
+    """Limits of the requests of a copy at a time, in addition to the byte windows.
 
     Attributes:
         shares: Shares of the partitions, each with a connection to read from.

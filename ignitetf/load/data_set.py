@@ -76,7 +76,7 @@ def create_caches(
         schema: The records.
         cache: Name of the cache of the records.
         options: How they are stored.
-        checked: Whether the caller has called `require_room_for_caches` and the caches do not
+        checked: True if the caller has called `require_room_for_caches` and the caches do not
             exist.
 
     Returns:
@@ -145,7 +145,7 @@ def require_new_names(
     Args:
         client: The connection.
         name: Name of the data set.
-        storage: How it will be stored.
+        storage: Its storage options.
         schema: Its records.
         replaced: Returns the caches that the data set replaces.
 
@@ -297,7 +297,7 @@ class Replacement:
         )
 
     def _has_room(self) -> bool:
-        """Whether there is room for the copy before the replaced caches are dropped."""
+        """True if there is room for the copy before the replaced caches are dropped."""
         try:
             require_room_for_caches(self._client, self._journal.schema, self._name, self._options())
         except ServerOverloaded:

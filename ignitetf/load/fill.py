@@ -65,7 +65,7 @@ class Filler:
     Args:
         client: The connection.
         source: The records; read from the position in the journal.
-        journal: What is stored; kept up to date.
+        journal: The progress of the load; kept up to date.
         lease: The lease on the data set, already held.
         on_progress: Called with rows and bytes as they are sent to the node.
     """
@@ -95,7 +95,7 @@ class Filler:
         At the end the journal is updated; the caller stores it.
 
         Args:
-            fresh: Whether the cache is empty, so that no row can replace an older one.
+            fresh: True if the cache is empty, so that no row can replace an older one.
             owners: Owners of the cache, if they are known and its types are registered.
 
         Raises:

@@ -71,7 +71,7 @@ class Journal:
         skipped: Bad records left out so far.
         partitions: Requested number of partitions; None leaves it to the cluster.
         backups: Copies of each partition.
-        origin: How the source was opened, for commands that open it again; None if unknown.
+        origin: Arguments that opened the source, for commands that open it again; None if unknown.
         load: Id of this load, which identifies its manifest.
         replaces: The caches that a replacement supersedes.
         blocks: Number of blocks in each partition so far; empty for the row layout.

@@ -14,7 +14,7 @@ __all__ = ["KINDS", "Location", "Option", "SourceKind", "Split"]
 
 # One part of a data set, such as `train`.
 Split = Literal["train", "test"]
-# What the first row of a CSV file is.
+# Meaning of the first row of a CSV file.
 Header = Literal["row", "none"]
 
 
@@ -48,7 +48,7 @@ class Location:
 
     Attributes:
         help: Help text.
-        several: Whether several locations are allowed.
+        several: True if several locations are allowed.
         option: Option that may replace the argument; if there is one, the user may omit both.
     """
 
@@ -68,8 +68,8 @@ class SourceKind:
         example: Example arguments of the command.
         location: Location of the records; None if the kind needs none.
         options: Options of the command.
-        connects: Whether it reads from the cluster, with the connection options of the load.
-        splits: Whether it has train and test parts, each loaded into its own cache.
+        connects: True if it reads from the cluster, with the connection options of the load.
+        splits: True if it has train and test parts, each loaded into its own cache.
     """
 
     module: str
@@ -229,7 +229,7 @@ KINDS: Final[dict[str, SourceKind]] = {
             *_TABLE_COLUMNS,
             Option(
                 "--header",
-                "What the first row is: headings (row) or a record (none).",
+                "Meaning of the first row: headings (row) or a record (none).",
                 type=Header,
             ),
             Option("--names", "Names of the columns, with --header none.", metavar="A,B,..."),

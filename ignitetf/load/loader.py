@@ -82,11 +82,11 @@ def load_dataset(
         index: Fields that get a SQL index; in the block layout, the fields of a slim table. If
             there are several tables, each takes the fields it has.
         limit: Number of rows to load; a second table gets all rows that belong to these.
-        bad_records: What to do with bad records of an iterable or a stream; other sources have
+        bad_records: Handling of bad records of an iterable or a stream; other sources have
             their own setting.
         key: Field to use as the key, for mappings, streams and iterables.
-        sql: Whether to create a SQL table; False creates a plain cache.
-        origin: How the source was opened (`kind`, `options`), kept in the manifest so that `verify`
+        sql: True to create a SQL table; False creates a plain cache.
+        origin: Arguments that opened the source (`kind`, `options`), kept in the manifest so that `verify`
             can open it again. It must not contain secrets.
         on_progress: Called with rows and bytes as they are sent to the node; None shows a progress
             bar in a notebook.

@@ -69,7 +69,7 @@ _INDEXED: Final = frozenset(
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load did.
+    """Result of a load.
 
     Attributes:
         cache: Name of the data set.
@@ -114,7 +114,7 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a data set is stored; see `load_dataset`."""
+    """Storage options of a data set; see `load_dataset`."""
 
     partitions: int | None
     backups: int | None
@@ -195,7 +195,7 @@ def type_name_of(schema: Schema, name: str) -> str | None:
 
 
 def _has_same_fields(mine: Schema, theirs: Schema) -> bool:
-    """Whether rows fit an existing schema: same fields, and nulls only where it allows them.
+    """True if rows fit an existing schema: same fields, and nulls only where it allows them.
 
     Their order does not matter, because values are matched by name.
     """

@@ -303,7 +303,7 @@ class Load:
         return self._fill(journal, fresh=False)
 
     def _is_loaded(self, journal: Journal, manifest: Manifest | None) -> bool:
-        """Whether a replacement is loaded and only has to be copied to its final name."""
+        """True if a replacement is loaded and only has to be copied to its final name."""
         if journal.mode != "replace":
             return False
         if manifest is not None and manifest.cache == journal.cache:
@@ -535,7 +535,7 @@ class Load:
 
         Args:
             journal: The journal.
-            only_add: Whether it is an error if a journal exists.
+            only_add: True to raise an error if a journal exists.
 
         Raises:
             CacheExists: A journal exists, and `only_add` is set.
@@ -561,7 +561,7 @@ class Load:
 
 
 def _is_kept(error: BaseException, *, made: bool) -> bool:
-    """Whether a load that ended with this error can be resumed, or is no longer ours."""
+    """True if a load that ended with this error can be resumed, or is no longer ours."""
     if isinstance(error, (DataSetBusy, LoadInterrupted, ConnectError, RequestTimeout)):
         return True
     # Ctrl-C or a signal: what was stored is kept, because removing it takes long.

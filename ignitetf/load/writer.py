@@ -51,7 +51,7 @@ __all__ = ["Flush", "Job", "Route", "Totals", "Work", "Writer", "find_route", "r
 REQUEST_BYTES: Final = 2 << 20
 _SENDERS: Final = 2
 _QUEUED_BATCHES: Final = 2
-# How long an abandoned load waits for the node to finish what it has received.
+# Time limit of an abandoned load for the node to finish the requests it has received.
 _ABANDON_S: Final = 15.0
 _LAST_WAIT_S: Final = 5.0
 _ABORT_S: Final = 0.5
@@ -116,7 +116,7 @@ class Writer:
 
     @property
     def totals(self) -> Totals:
-        """What was sent to the node; all of it is stored after `flush`."""
+        """Totals of what was sent to the node; all of it is stored after `flush`."""
         return self._job.totals
 
     @totals.setter
@@ -237,7 +237,7 @@ _POLL_S: Final = 0.1
 
 @dataclass
 class Totals:
-    """What was written: rows, bytes of their entries, checksum, rows by partition."""
+    """Totals of what was written: rows, bytes of their entries, checksum, rows by partition."""
 
     rows: int = 0
     nbytes: int = 0
@@ -280,7 +280,7 @@ _WorkQueue = queue.Queue[Work | Flush | None]
 
 @dataclass
 class Job:
-    """What the connections of a writer do, and their progress.
+    """Work of the connections of a writer, and their progress.
 
     Attributes:
         client: The client to take connections from.
@@ -289,7 +289,7 @@ class Job:
         entry_schema: The records that are stored.
         request_bytes: Size of a request, unless a single row is larger.
         check_lease: Called before each request; raises if writing is no longer allowed.
-        totals: What was sent to the node.
+        totals: Totals of what was sent to the node.
         failed: The first error of a connection.
         flushing: The current flush, or the last one.
     """
@@ -460,7 +460,7 @@ def find_route(
 
 
 def _is_quick(schema: Schema) -> bool:
-    """Whether key hashes can be computed for whole columns at once."""
+    """True if key hashes can be computed for whole columns at once."""
     deciding = [
         field
         for field in schema.key.fields

@@ -96,13 +96,13 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether exactly this process still runs; an ended but uncollected one does not."""
+    """True if exactly this process still runs; an ended but uncollected one does not."""
     _collect(process.pid)
     return _birth(process.pid) == process.birth
 
 
 def is_ending(process: ProcessId) -> bool:
-    """Whether exactly this process was killed or is exiting, but is not gone yet.
+    """True if exactly this process was killed or is exiting, but is not gone yet.
 
     A large process on a busy machine needs a while. Only Linux shows it; elsewhere this is False.
     """

@@ -42,7 +42,7 @@ _STORE = "store.json"
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """How a node was started; starting it again must use the same options."""
+    """Start options of a node; starting it again must use the same options."""
 
     port: int
     nodes: int
@@ -71,7 +71,7 @@ class Member:
 
     @property
     def alive(self) -> bool:
-        """Whether its process runs."""
+        """True if its process runs."""
         return is_alive(self.process)
 
 
@@ -85,7 +85,7 @@ class NodeState:
         phase: "starting" until every member has answered a query, then "running".
         started: Time of the start, ISO 8601 with offset.
         java: The Java program.
-        options: How it was started.
+        options: Its start options.
         members: Its processes, in the order of their ports.
         ports: All its ports, including those of members that are not started yet.
         trains: File into which the first member writes a start-up cache when it ends, if any.
@@ -103,7 +103,7 @@ class NodeState:
 
     @property
     def alive(self) -> bool:
-        """Whether any member runs."""
+        """True if any member runs."""
         return any(member.alive for member in self.members)
 
     @property

@@ -61,7 +61,7 @@ class CertificateFiles:
 
     @property
     def complete(self) -> bool:
-        """Whether all files exist."""
+        """True if all files exist."""
         return all(
             path.is_file()
             for path in (
@@ -78,7 +78,7 @@ def make_certificates(files: CertificateFiles, key_password: str, trust_password
     """Create new certificates, replacing existing ones.
 
     Args:
-        files: Where to write them; only the owner can read the files.
+        files: Files to write; only the owner can read them.
         key_password: Password of the server's key store.
         trust_password: Password of the trust store.
 
@@ -130,7 +130,7 @@ def make_certificates(files: CertificateFiles, key_password: str, trust_password
 
 
 def expires_soon(files: CertificateFiles) -> bool:
-    """Whether the certificates expire within two months, have expired, or cannot be read."""
+    """True if the certificates expire within two months, have expired, or cannot be read."""
     from cryptography import x509
 
     try:

@@ -267,10 +267,10 @@ class NodeConfig:
         discovery_addresses: `host:port` of every node of the cluster; empty for a single node.
         local_host: Address to bind to; None binds to all (containers, with the port kept private).
         region_bytes: Maximum size of the data held off the Java heap.
-        persist: Whether data are kept on disk and survive a restart.
+        persist: True if data are kept on disk and survive a restart.
         partition_counts: Counts N that get a cache template `pN*`.
         tls: Stores for TLS with client certificates; None for plain connections.
-        authentication: Whether clients must log in; needs `persist`.
+        authentication: True if clients must log in; needs `persist`.
         data_center: Data center of the node, as its attribute `data_center`; None for no particular
             one.
     """

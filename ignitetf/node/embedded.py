@@ -65,7 +65,7 @@ class Node:
 
     Attributes:
         name: Its name.
-        already_running: Whether it ran before `start` was called.
+        already_running: True if it was running before `start` was called.
     """
 
     def __init__(self, state: NodeState, *, already_running: bool) -> None:
@@ -97,8 +97,8 @@ class Node:
             port: Thin client port of the first member (None: 10800); the others use the next ones.
             nodes: Number of members, a real cluster on the loopback interface (None: 1).
             memory: Memory for the data of each member, such as "512m" (None: "2g").
-            persist: Whether data are kept on disk and available after the next start.
-            secure: Whether the node accepts only TLS with a client certificate and a login, and
+            persist: True if data are kept on disk and available after the next start.
+            secure: True if the node accepts only TLS with a client certificate and a login, and
                 writes a profile with everything clients need; includes `persist`.
             template_partitions: Partition counts for cache templates, besides 1, 2, 4, ... 1024.
             timeout_s: Limit for the start, not counting the download of jars.

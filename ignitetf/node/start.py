@@ -80,7 +80,7 @@ class Launch:
 
     Args:
         name: Name of the node.
-        options: How to start it.
+        options: Its start options.
         java: The Java to use.
         jars: The class path.
         timeout_s: Limit until all members answer a query.

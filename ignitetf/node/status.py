@@ -28,8 +28,8 @@ class NodeStatus:
         pids: Process ids of the running members.
         nodes: Number of running members.
         version: Version of Ignite.
-        persist: Whether data are kept on disk.
-        secure: Whether clients need TLS, a certificate and a login.
+        persist: True if data are kept on disk.
+        secure: True if clients need TLS, a certificate and a login.
         java: The Java program; None when stopped.
         started: Time of the start, ISO 8601; None when stopped.
         directory: Folder of its files.

@@ -54,12 +54,12 @@ CONSTRUCT_ARGUMENTS: Final = [
 
 
 def has_hidden_key(table: Any) -> bool:
-    """Whether a `Table` has no primary key of its own."""
+    """True if a `Table` has no primary key of its own."""
     return not table.primary_key.columns
 
 
 def has_hidden_value(table: Any) -> bool:
-    """Whether all columns of a `Table` are in its primary key."""
+    """True if all columns of a `Table` are in its primary key."""
     return bool(table.columns) and all(column.primary_key for column in table.columns)
 
 

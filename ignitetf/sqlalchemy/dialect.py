@@ -151,7 +151,7 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
         return True
 
     def is_disconnect(self, e: Exception, connection: Any, cursor: Any) -> bool:
-        """Whether all nodes stopped answering, or the connection was closed.
+        """True if all nodes stopped answering, or the connection was closed.
 
         The client replaces a lost connection itself, as long as some node answers.
         """

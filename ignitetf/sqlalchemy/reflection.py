@@ -92,7 +92,7 @@ class Reflection:
     def has_table(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> bool:
-        """Whether there is a table or view of this name."""
+        """True if there is a table or view of this name."""
         statement = text(
             "SELECT 1 FROM SYS.TABLES WHERE SCHEMA_NAME = :s AND TABLE_NAME = :t"
             " UNION ALL SELECT 1 FROM SYS.VIEWS WHERE SCHEMA = :s AND NAME = :t"

@@ -14,7 +14,7 @@ from sqlalchemy.engine import reflection
 
 __all__ = ["DOUBLE", "UUID", "Uuid", "autoincrement_column", "cached", "is_old"]
 
-# Whether this is SQLAlchemy 1.4.
+# True for SQLAlchemy 1.4.
 is_old: Final = sqlalchemy.__version__.startswith("1.")
 
 

@@ -57,7 +57,7 @@ __all__ = [
 
 # With this policy, a cache reads lost partitions as if they were empty.
 UNSAFE_LOSS: Final = "IGNORE"
-# How long an interrupted call waits for the node to finish the request.
+# Time limit of an interrupted call for the node to finish the request.
 _MAKING_S: Final = 0.5
 _POLL_S: Final = 0.02
 
@@ -118,7 +118,7 @@ def create_table(
         name: Name of the table; in capitals it needs no quotes in SQL.
         spec: The cache.
         index: Names of columns that each get an index.
-        checked: Whether the caller has checked that the cache does not exist and that it fits.
+        checked: True if the caller has checked that the cache is missing and fits in memory.
 
     Returns:
         The partition map of the cache, if a number of partitions was requested.
@@ -211,7 +211,7 @@ def undone_if_interrupted(exists: Callable[[], bool], remove: Callable[[], None]
     Errors are left to the block, since then the node has answered or is lost.
 
     Args:
-        exists: Whether the object exists; it must not when the block begins.
+        exists: True if the object exists; it must not when the block begins.
         remove: Removes the object.
     """
     try:

@@ -64,7 +64,7 @@ def is_held(client: Client, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease and why; the entry's JSON uses the same names.
+    """The holder of a lease; the entry's JSON uses the same names.
 
     Attributes:
         id: Unique id of this lease.
@@ -74,7 +74,7 @@ class Holder:
         pid: Process id.
         started: When the process started.
         since: When the lease was requested, ISO 8601 in UTC.
-        renewals: How often it was renewed.
+        renewals: Number of renewals.
     """
 
     id: str
@@ -122,7 +122,7 @@ class Holder:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the holder was a process of this machine that is known to have ended."""
+        """True if the holder was a process of this machine that is known to have ended."""
         return self.started is not None and has_ended(self.machine, self.pid, self.started)
 
     def __str__(self) -> str:

@@ -98,7 +98,7 @@ def sql_with_suggestions(
         statement: The statement.
         params: Values for its parameters.
         timeout_s: As for `Client.sql`.
-        whole: Whether all rows will be read. If the first rows arrive at once and are small, the
+        whole: True if all rows will be read. If the first rows arrive at once and are small, the
             statement is then run again with larger pages.
     """
     begin = time.monotonic()

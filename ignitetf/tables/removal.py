@@ -171,7 +171,7 @@ def drop_dataset(name: str, *, client: Client | None = None, missing_ok: bool = 
     Args:
         name: Name of the data set or cache.
         client: The connection; None connects with the current settings.
-        missing_ok: Whether it may be missing.
+        missing_ok: True if it may be missing.
 
     Raises:
         CacheNotFound: There is nothing of this name.
@@ -370,7 +370,7 @@ def _caches(client: Client, data_set: str) -> set[str]:
 
 
 def _is_own_cache(client: Client, cache: str, data_set: str) -> bool:
-    """Whether a load of the data set uses this cache name, and a load made this cache."""
+    """True if a load of the data set uses this cache name, and a load made this cache."""
     made = {index_table(data_set): rows_table(index_table(data_set))}
     made[helper_cache(data_set)] = helper_cache(data_set)
     if cache in made:
@@ -393,5 +393,5 @@ def _views(client: Client, data_set: str) -> list[str]:
 
 
 def _has_records(entries: Mapping[str, str], name: str) -> bool:
-    """Whether the catalog has a manifest or a journal of this name."""
+    """True if the catalog has a manifest or a journal of this name."""
     return name in entries or _journal(name) in entries

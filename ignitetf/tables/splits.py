@@ -105,7 +105,7 @@ class Division:
         """Return the number of the part of each row.
 
         Args:
-            places: What `places` returns for the keys.
+            places: Result of `places` for the keys.
             column: The values of the field `by`.
         """
         if self.by is None:
@@ -218,7 +218,7 @@ def _fraction(name: str, given: Any) -> Fraction:
 
 
 def can_balance(field: Field) -> bool:
-    """Whether a division can be balanced by this field: whole numbers, booleans and texts."""
+    """True if a division can be balanced by this field: whole numbers, booleans and texts."""
     kinds = {*INTEGERS, TypeCode.BOOL, TypeCode.STRING}
     return field.type in kinds and field.shape == ()
 

@@ -1,4 +1,4 @@
-"""How a data set was selected and stored, as in its manifest and journal; and its names.
+"""Storage facts of a data set, as in its manifest and journal; and its names.
 
 The values that users choose from are also defined here, for both the library and the command line,
 so this module imports nothing heavy. The JSON uses the names of the attributes.
@@ -30,16 +30,16 @@ __all__ = [
     "staging_cache",
 ]
 
-# What to do if the cache already exists.
+# Action if the cache already exists.
 IfExists = Literal["error", "append", "replace", "resume", "replace-foreign"]
-# Whether an entry is one record or a block of columns.
+# Form of an entry: one record, or a block of columns.
 Layout = Literal["rows", "blocks"]
-# What to do with a record that cannot be read.
+# Handling of a record that cannot be read.
 OnBadRecord = Literal["fail", "skip"]
 
 
 def is_replacing(if_exists: IfExists) -> bool:
-    """Whether a load takes the place of what is there."""
+    """True if a load replaces existing data."""
     return if_exists in ("replace", "replace-foreign")
 
 
@@ -52,8 +52,8 @@ class Storage:
         index: Fields with a SQL index; for blocks, the fields of the slim table.
         limit: Maximum number of rows; None for all.
         main_limit: For a secondary table, the number of records of the main table it belongs to.
-        sql: Whether rows have a SQL table.
-        bad_records: What to do with records that cannot be read.
+        sql: True if rows have a SQL table.
+        bad_records: Handling of records that cannot be read.
     """
 
     layout: Layout = "rows"
@@ -65,7 +65,7 @@ class Storage:
 
     @property
     def has_slim_table(self) -> bool:
-        """Whether a table with the keys and some fields exists in addition to the blocks."""
+        """True if a table with the keys and some fields exists in addition to the blocks."""
         return self.layout == "blocks" and bool(self.index)
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Origin:
-    """How a source was opened, except for its location, so that a command can reopen it.
+    """Arguments that opened a source, except for its location; a command reopens it with them.
 
     Attributes:
         kind: Kind of the source.
@@ -110,11 +110,11 @@ class LoadFacts:
     """Facts about a load that its manifest records.
 
     Attributes:
-        storage: How the rows were selected and stored.
+        storage: Selection and storage of the rows.
         backups: Copies of each partition of the cache.
         load: Name of the load.
         next_key: The generated key after the last row; None if the data have keys of their own.
-        origin: How the source was opened; None if unknown.
+        origin: Arguments that opened the source; None if unknown.
         blocks: Number of blocks in each partition; empty for rows.
         block_rows: Rows of each block, partition after partition, in the order of their keys; empty
             for rows, and if they are unknown.

@@ -48,7 +48,7 @@ def with_free_name(client: Client, schema: Schema, stored: Sequence[Schema]) -> 
 
 
 def _differs(client: Client, name: str, fields: Sequence[Field]) -> bool:
-    """Whether the cluster knows another type by this id, or with another type for some field."""
+    """True if the cluster knows another type by this id, or with another type for some field."""
     if (found := stored_type(client, java_hash_lower(name))) is None:
         return False
     return found.name != name or any(

@@ -49,7 +49,7 @@ __all__ = [
 Taken = tuple[str, str, str]
 
 log = logging.getLogger(__name__)
-# How long a switch waits for queries that still read the old rows.
+# Time limit of a switch for queries that still read the old rows.
 READERS_S: Final = 10.0
 _POLL_S: Final = 0.02
 _NAMES_PER_STATEMENT: Final = 4  # names in a statement
@@ -109,7 +109,7 @@ class Switch:
     until no query reads the previous tables; `end` cleans up. Both accept calls to run meanwhile.
 
     Attributes:
-        blocked: Whether a table has one of the names, so that no view can have it.
+        blocked: True if a table has one of the names, so that no view can have it.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Switch:
         return found
 
     def _overwritten(self) -> bool:
-        """Whether another client repaired a view meanwhile, with the previous table."""
+        """True if another client repaired a view meanwhile, with the previous table."""
         if not self._shown or not self._has_helper:
             return False
         texts = {name: text for kind, name, text in taken_names(self._client, self._shown)}

@@ -90,7 +90,7 @@ def make_app(cluster: Cluster, known: Secrets, port: int, *, write: bool = False
         cluster: The cluster that it shows.
         known: Secrets that a browser must present.
         port: Port of the server.
-        write: Whether it may change anything.
+        write: True if it may change anything.
     """
     pages = Pages(known.form, write, ", ".join(cluster.settings.addresses))
     site = _Site(cluster, pages, known, write)

@@ -35,7 +35,7 @@ class Cluster:
     """The cluster that the pages show.
 
     Args:
-        settings: How to connect to it.
+        settings: Connection settings of it.
 
     Attributes:
         settings: The same.
@@ -132,7 +132,7 @@ class Memo(Generic[T]):
 
     Args:
         most: Number of results.
-        lifetime_s: How long each is used.
+        lifetime_s: Time for which each is used.
     """
 
     def __init__(self, most: int, lifetime_s: float = float("inf")) -> None:

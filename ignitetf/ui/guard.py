@@ -69,7 +69,7 @@ class Secrets:
         return made
 
     def admits(self, token: str) -> bool:
-        """Whether this is the token, or an unused ticket."""
+        """True if this is the token, or an unused ticket."""
         made = self._tickets.pop(token, None)
         if made is not None and time.monotonic() - made < _TICKET_S:
             return True

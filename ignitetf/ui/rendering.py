@@ -48,7 +48,7 @@ class Pages:
 
     Args:
         form: The secret of forms that change something.
-        write: Whether pages contain such forms.
+        write: True if pages contain such forms.
         place: Address of the cluster, for people.
     """
 

@@ -44,11 +44,11 @@ def serve(
     """Serve the pages until Ctrl-C or SIGTERM.
 
     Args:
-        settings: How to connect to the cluster.
+        settings: Connection settings of the cluster.
         port: Port; None for `PORT`, or any free port if that is taken.
         token: Secret that a browser must present; None for a random one.
-        write: Whether pages may change anything.
-        browser: Whether to open them in a browser.
+        write: True if pages may change anything.
+        browser: True to open them in a browser.
         on_ready: Called with the address, token included, once the server listens.
 
     Raises:

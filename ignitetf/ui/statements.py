@@ -40,7 +40,7 @@ class Answer:
     Attributes:
         columns: Names of the columns.
         rows: The first rows.
-        more: Whether more rows exist.
+        more: True if more rows exist.
         changed: Number of rows that were changed; None for a query.
         seconds: Duration in seconds.
     """

@@ -25,7 +25,7 @@ class ViewRequest:
         cluster: The cluster.
         pages: Renders the answer.
         params: The parameters of the address.
-        write: Whether changes are allowed.
+        write: True if changes are allowed.
         form: The fields of a form that changes something; the form was verified to be ours.
     """
 

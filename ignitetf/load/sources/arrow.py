@@ -151,7 +151,7 @@ def _renamed(pa: Any, kind: Any, field: Field, old: str, new: str) -> Iterator[t
 
 
 def _can_hold(noted: Field, found: Field, size: int | None) -> bool:
-    """Whether values with the form of a column can be values of a noted field.
+    """True if values with the form of a column can be values of a noted field.
 
     Args:
         noted: The field in the notes of an export.

@@ -109,7 +109,7 @@ def plain_field(field: Any, column: str | None = None) -> Any:
 
 
 def is_uuid(field: Any) -> bool:
-    """Whether a plain field has UUIDs: 16 bytes; only they keep their extension's name."""
+    """True if a plain field has UUIDs: 16 bytes; only they keep their extension's name."""
     return bool((field.metadata or {}).get(_NAME) == _UUID.encode())
 
 
@@ -146,7 +146,7 @@ def plain_array(field: Any, array: Any) -> Any:
 
 
 def _is(types: Any, kind: Any, names: tuple[str, ...]) -> bool:
-    """Whether a type is one of these; an older pyarrow lacks some of them."""
+    """True if a type is one of these types; an older pyarrow lacks some of them."""
     tests = (getattr(types, f"is_{name}", None) for name in names)
     return any(test is not None and test(kind) for test in tests)
 

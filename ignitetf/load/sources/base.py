@@ -172,10 +172,10 @@ class Source(ABC):
         hint_of_types: For a hint: the option that declares types, if there is one.
         main_limit: For a second table: the number of records of the first table it covers; None for
             all.
-        resumable: Whether it yields the same records in the same order when it is opened again.
+        resumable: True if it yields the same records in the same order when it is opened again.
         skipped: The bad records skipped by the current or last iteration.
         split_names: Splits that the values of its field SPLIT make.
-        notes: What users should know about how the data are interpreted, a line each.
+        notes: Notes for users about the interpretation of the data, a line each.
         position: First record of the batch after the last one yielded: pass it to
             `batches(start=...)` to continue.
     """

@@ -44,7 +44,7 @@ class Objects:
         boxes: xmin, ymin, xmax, ymax of each, in pixels, or in shares of the sides of the image.
         labels: Their class numbers.
         size: The size of the image, as the annotation tells it.
-        are_shares: Whether boxes are shares of the sides.
+        are_shares: True if boxes are shares of the sides.
         values: Values of further fields.
     """
 

@@ -254,7 +254,7 @@ def coco(
     Args:
         location: The annotation file, or a folder that has one, also in `annotations`.
         images: Folder of the images; None finds it beside the annotations.
-        segmentation: Whether to keep the segmentation of each object, as JSON.
+        segmentation: True to keep the segmentation of each object, as JSON.
         max_pixels: Images with more are bad records.
         bad_records: "fail" stops at the first image that is missing or damaged, or has a box that
             is empty or outside; "skip" leaves it out.

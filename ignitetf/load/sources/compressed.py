@@ -70,7 +70,7 @@ def decompressed(raw: Any, name: str, how: str) -> Decompressed:
     Args:
         raw: The compressed stream, at its beginning.
         name: Its name, for messages.
-        how: What `compression_of` returned.
+        how: Result of `compression_of`.
 
     Raises:
         SourceError: It is a zip file of no file, or of several.

@@ -63,14 +63,14 @@ _PLAIN = Spelling()
 
 @dataclass(frozen=True)
 class CsvForm:
-    """How a CSV file is written.
+    """Format of a CSV file.
 
     Attributes:
         delimiter: Between columns.
         header: `row` or `none`; None if it was not told.
         names: Names of the columns, if there is no heading.
         encoding: Encoding of the text; None to find it.
-        spelling: How numbers and missing values are spelled.
+        spelling: Spelling of numbers and missing values.
     """
 
     delimiter: str = ","
@@ -407,7 +407,7 @@ class _CsvReader:
                 return None
 
     def is_open(self, block: Any) -> bool:
-        """Whether the last row of the last block has a quote that is never closed in the file."""
+        """True if the last row of the last block has a quote that is never closed in the file."""
         value = block.column(block.num_columns - 1)[-1].as_py() if len(block) else None
         return value is not None and "\n" in value and self._stream.last != b'"'
 
@@ -455,7 +455,7 @@ def csv(
         thousands: Mark between groups of three digits; empty for none.
         null: Spellings of a missing value, in addition to the usual ones; in all columns.
         split: The split to load; None for all.
-        bad_records: What to do with ragged rows, wrong types and null keys.
+        bad_records: Handling of ragged rows, wrong types and null keys.
 
     Raises:
         SourceError: Missing, empty, not CSV, or with headings that are not SQL identifiers.

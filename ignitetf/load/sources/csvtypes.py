@@ -85,7 +85,7 @@ _MAX_LONG: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a file spells numbers and missing values.
+    """Spelling of numbers and missing values in a file.
 
     Attributes:
         nulls: Its own spellings of a missing value, in all columns, in addition to `NULLS`.
@@ -99,7 +99,7 @@ class Spelling:
 
     @property
     def is_local(self) -> bool:
-        """Whether numbers are spelled in another way than Arrow reads them."""
+        """True if numbers are spelled in another way than Arrow reads them."""
         return self.decimal != "." or self.thousands != ""
 
     @property
@@ -140,10 +140,10 @@ class CsvType:
 
     Attributes:
         arrow: Its pyarrow type.
-        declared: Whether the user declared it; then `007` is the number 7.
-        empty: Whether it is text only because no value was seen.
-        note: What the user should know about the choice.
-        spelling: How its values are spelled.
+        declared: True if the user declared it; then `007` is the number 7.
+        empty: True if it is text only because no value was seen.
+        note: A note for the user about the choice.
+        spelling: Spelling of its values.
     """
 
     arrow: Any
@@ -154,7 +154,7 @@ class CsvType:
 
     @property
     def is_number(self) -> bool:
-        """Whether its values are numbers."""
+        """True if its values are numbers."""
         import pyarrow as pa
 
         types = pa.types
@@ -175,7 +175,7 @@ def type_of(
         array: The values as texts.
         rows: The numbers of their rows, for messages.
         found: The type that pyarrow infers from them.
-        spelling: How the file spells numbers and missing values.
+        spelling: Spelling of numbers and missing values in the file.
     """
     import pyarrow as pa
 
@@ -199,7 +199,7 @@ def _local(
 
     plain, fits = spelling.plain(text)
     number = compute.match_substring_regex(text, dict(_LOOKS)["float64"])
-    # What is a number elsewhere, but not in this file, must not look like one.
+    # A text that is a number in other files, but not in this one, must not look like one.
     odd = compute.binary_join_element_wise(text, " as it is", "")
     marked = compute.if_else(fits, plain, compute.if_else(number, odd, text))
     if not (pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_string(found)):

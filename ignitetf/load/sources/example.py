@@ -124,7 +124,7 @@ def parse_example(data: bytes, start: int = 0, end: int | None = None) -> dict[s
 
 
 def has_steps(data: bytes) -> bool:
-    """Whether a message is a SequenceExample: an Example with lists of features for each step.
+    """True if a message is a SequenceExample: an Example with lists of features for each step.
 
     Raises:
         ExampleError: It is not a valid message.

@@ -1,4 +1,4 @@
-"""What Hugging Face's `datasets` notes about the columns of its Parquet and Arrow files.
+"""Metadata of Hugging Face's `datasets` in its Parquet and Arrow files.
 
 Arrow schema -> **images, names of classes** -> ArrowTable
 
@@ -84,7 +84,7 @@ class Features:
         """Yield rows whose images or files cannot be used, with the reason.
 
         Args:
-            flat: What `flat` returned.
+            flat: Result of `flat`.
             chosen: Positions of the columns to look at.
         """
         for i in chosen:
@@ -144,7 +144,7 @@ def _as_before(pa: Any, array: Any, kind: Any) -> Any:
 
 
 def _is_file(pa: Any, kind: Any) -> bool:
-    """Whether a type is a struct of the bytes of a file and its path."""
+    """True if a type is a struct of the bytes of a file and its path."""
     types = pa.types
     if not types.is_struct(kind) or {field.name for field in kind} != {"bytes", "path"}:
         return False

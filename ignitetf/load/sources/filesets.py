@@ -242,7 +242,7 @@ def open_files(
     Args:
         files: The files.
         opener: Opens one of them.
-        bad_records: What to do with bad records.
+        bad_records: Handling of bad records.
         heads: The columns made of values of the files, by their headings; None for none.
     """
     whole = {

@@ -248,7 +248,7 @@ def idx(
     Args:
         location: The file of values.
         labels: The file of labels.
-        bad_records: What to do with a bad record.
+        bad_records: Handling of a bad record.
     """
     if location is None:
         raise ConfigError("source 'idx' needs a file", hint="idx(IMAGES, labels=LABELS)")
@@ -308,7 +308,7 @@ def mnist(
         split: "train" or "test".
         source_dir: Folder (or fsspec URL) with the IDX files, gzipped or not; None downloads them,
             from `IGNITETF_MNIST_URL` if that is set.
-        bad_records: What to do with a label that is not a digit.
+        bad_records: Handling of a label that is not a digit.
 
     Raises:
         SourceError: A file is missing or damaged, or the two do not match.

@@ -193,7 +193,7 @@ class _ImageSource(Source):
             yield from stack.enter_context(contextlib.closing(groups))
 
     def _has_many_small(self, start: int, per_image: int | None) -> bool:
-        """Whether there are enough small files to be worth starting processes."""
+        """True if there are enough small files to be worth starting processes."""
         files = self.files
         count = len(files) - start
         mean = per_image or files.total_bytes // len(files)
@@ -264,9 +264,9 @@ def images(
             bits.
         depth: Bits of decoded pixels: 8 keeps the upper ones of 16; None is 16 if the first image
             is grey with 16 bits.
-        orient: Whether decoded images are turned upright, as their EXIF says.
+        orient: True if decoded images are turned upright, as their EXIF says.
         max_pixels: Images with more are bad records.
-        check_pixels: Whether files that are stored unchanged must decode to their last pixel; False
+        check_pixels: True if files that are stored unchanged must decode to their last pixel; False
             only reads headers, and the CRCs of PNG files.
         bad_records: "fail" stops at the first damaged image, "skip" leaves it out.
 
@@ -338,8 +338,8 @@ def _listed_in_table(
         labels: The rows of the table.
         table: The file with these rows.
         folder: The folder that paths are relative to.
-        listed: Whether to search the folder for images without a row.
-        bad_records: Whether rows without an image are an error now; otherwise they are reported
+        listed: True to search the folder for images without a row.
+        bad_records: True to raise an error for rows without an image; otherwise they are reported
             when they are read.
     """
     there = _images_in(folder) if listed else {}

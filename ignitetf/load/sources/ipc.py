@@ -80,7 +80,7 @@ class _Joined:
     """A stream whose first bytes were read before.
 
     Attributes:
-        ended: Whether more was read than there is; an Arrow stream has a mark at its end.
+        ended: True if the end of the stream was read; an Arrow stream has a mark at its end.
     """
 
     closed = False
@@ -134,7 +134,7 @@ def arrow(
         columns: Names of the columns to load, `A,B`; None for all.
         rename: New names of columns, `OLD=NEW,OLD=NEW`.
         split: The split to load; None for all.
-        bad_records: What to do with null keys, with damaged images, and with values that Ignite
+        bad_records: Handling of null keys, with damaged images, and with values that Ignite
             cannot store.
 
     Raises:

@@ -107,7 +107,7 @@ def _objects(place: Place, encoding: str | None) -> Iterator[Record | BadRecord]
 
 
 def _is_whole(line: str, head: str) -> bool:
-    """Whether the first line is an object by itself, or damaged; not the begin of a longer one."""
+    """True if the first line is an object by itself, or damaged; not the begin of a longer one."""
     try:
         _DECODER.decode(line)
     except ValueError as error:
@@ -435,7 +435,7 @@ def jsonl(
         rename: New names of columns, `OLD=NEW,OLD=NEW`.
         encoding: Encoding of the text; None for UTF-8, or UTF-16 with a byte order mark.
         split: The split to load; None for all.
-        bad_records: What to do with lines that are not objects, and values that do not fit.
+        bad_records: Handling of lines that are not objects, and values that do not fit.
 
     Raises:
         SourceError: Missing or damaged, or with values that Ignite cannot store.

@@ -72,7 +72,7 @@ class Labels:
         names: Names of the images; None if they are the paths.
         fields: Fields of the other columns, and of a LABEL that is not an integer.
         columns: Their values.
-        notes: What users should know about how the table was interpreted.
+        notes: Notes for users about the interpretation of the table.
         stamp: A text that changes with these columns; empty if there are none.
     """
 
@@ -100,7 +100,7 @@ def read_labels(
         columns: Headings of the columns to load in addition to the path; None for all.
         rename: New headings, `OLD=NEW,OLD=NEW`.
         types: Types of columns, by the headings of the file; see `csvfile.csv`.
-        bad_records: What to do with rows whose values do not fit.
+        bad_records: Handling of rows whose values do not fit.
 
     Raises:
         SourceError: The file is damaged, or it is not clear which column is the path.
@@ -157,7 +157,7 @@ def _text(table: Place) -> str:
 
 
 def _are_headings(row: Sequence[str]) -> bool:
-    """Whether the first row has headings; in a table of path and label it may be data."""
+    """True if the first row has headings; in a table of path and label it may be data."""
     if len(row) != 2:
         return True
     is_file = any(PurePosixPath(cell).suffix.lower() in picture_suffixes() for cell in row)
@@ -300,7 +300,7 @@ class _Labelled:
         names: Names of the classes, if they have names.
         own: The field of the labels if they are doubles or longs; otherwise None.
         values: The labels of the field `own`.
-        notes: What users should know.
+        notes: Notes for users.
     """
 
     rows: Sequence[int]
@@ -325,7 +325,7 @@ def _labels(
         words: The label of each row.
         rows: The numbers of the rows, for messages.
         declared: The type that the user declared.
-        bad_records: What to do with rows without a label.
+        bad_records: Handling of rows without a label.
     """
     listed = None
     if declared is None or declared.strip().lower() in _TEXTS:
@@ -518,7 +518,7 @@ def _differs(word: str) -> bool:
 
 
 def _is_beyond(word: str) -> bool:
-    """Whether a word is an integer that does not fit into a long."""
+    """True if a word is an integer that does not fit into a long."""
     digits = word.lstrip("+-")
     if not digits.isdigit():
         return False

@@ -160,12 +160,12 @@ class Place:
         return Place(self.name.rpartition("/")[0], self.path.rpartition("/")[0], self.fs)
 
     def exists(self) -> bool:
-        """Whether a file or folder exists here."""
+        """True if a file or folder exists here."""
         with reading(self.name):
             return Path(self.path).exists() if self.fs is None else bool(self.fs.exists(self.path))
 
     def is_dir(self) -> bool:
-        """Whether a folder exists here."""
+        """True if a folder exists here."""
         with reading(self.name):
             return Path(self.path).is_dir() if self.fs is None else bool(self.fs.isdir(self.path))
 

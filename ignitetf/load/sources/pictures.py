@@ -114,7 +114,7 @@ def check_picture(
     Args:
         data: The encoded image.
         max_pixels: Larger images are refused.
-        pixels: Whether to check the pixels; otherwise only the header, and the CRCs of a PNG.
+        pixels: True to check the pixels; otherwise only the header, and the CRCs of a PNG.
 
     Raises:
         PictureError: It cannot be decoded, or has too many pixels.
@@ -176,8 +176,8 @@ def decode_picture(
         resize: Height and width to scale it to (bilinear, ignoring the aspect ratio).
         max_pixels: Larger images are refused.
         depth: Bits of a pixel: 8, or 16 for images of 16 bits of grey (with one channel).
-        reduce: Whether to reduce 16 bits to their upper 8; otherwise such images are refused.
-        orient: Whether to turn the image upright, as its EXIF says.
+        reduce: True to reduce 16 bits to their upper 8; otherwise such images are refused.
+        orient: True to turn the image upright, as its EXIF says.
 
     Raises:
         PictureError: It cannot be decoded, has too many pixels, or has another depth.
@@ -236,7 +236,7 @@ def _decoded(
 
 
 def _has_16_bits(image: Image.Image, file_format: str | None) -> bool:
-    """Whether an image has 16 bits of grey."""
+    """True if an image has 16 bits of grey."""
     return image.mode.startswith("I;16") or (image.mode == "I" and file_format == "PNG")
 
 
@@ -304,17 +304,17 @@ def _pixels(image: Image.Image, channels: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to do with image files: keep them unchanged, or decode them to one shape.
+    """Handling of image files: keep them unchanged, or decode them to one shape.
 
     Attributes:
         shape: Height, width and channels of decoded images; None keeps the files.
         resize: Height and width that images are scaled to.
         channels: Channels of decoded images.
         max_pixels: Images with more are bad.
-        check_pixels: Whether files that are kept are checked to their last pixel.
+        check_pixels: True to check unchanged files to their last pixel.
         depth: Bits of decoded pixels.
-        reduce: Whether to reduce 16 bits to their upper 8.
-        orient: Whether decoded images are turned upright.
+        reduce: True to reduce 16 bits to their upper 8.
+        orient: True if decoded images are turned upright.
     """
 
     shape: tuple[int, ...] | None

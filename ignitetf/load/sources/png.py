@@ -55,7 +55,7 @@ def sound_png(data: bytes, *, pixels: bool = True) -> tuple[int, int] | None:
 
     Args:
         data: The file.
-        pixels: Whether to check the rows, too; otherwise only the CRCs of the chunks.
+        pixels: True to check the rows, too; otherwise only the CRCs of the chunks.
 
     Raises:
         PngError: The chunks are intact, but the pixels in them are not. Some decoders still show an
@@ -99,7 +99,7 @@ def _is_possible(head: tuple[int, ...]) -> bool:
 
 
 def _rows_are_whole(head: tuple[int, ...], packed: list[memoryview]) -> bool:
-    """Whether the rows unpack, have the number the header says, and each begin with a filter.
+    """True if the rows unpack, have the number the header says, and each begin with a filter.
 
     False if the end of the stream is missing in a way that may not matter.
     """

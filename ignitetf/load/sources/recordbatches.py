@@ -340,7 +340,7 @@ def parquet(
         columns: Names of the columns to load, `A,B`; None for all.
         rename: New names of columns, `OLD=NEW,OLD=NEW`.
         split: The split to load; None for all.
-        bad_records: What to do with null keys, with damaged images, and with values that Ignite
+        bad_records: Handling of null keys, with damaged images, and with values that Ignite
             cannot store.
 
     Raises:
@@ -447,7 +447,7 @@ def stream(
     Args:
         location: A table, reader, frame or relation; a cursor, result or rows of ignitetf.
         key: Column to use as the key; otherwise a running number.
-        bad_records: What to do with null keys and with values that Ignite cannot store.
+        bad_records: Handling of null keys and with values that Ignite cannot store.
 
     Raises:
         SourceError: It has columns that Ignite cannot store, or is not a stream of rows.

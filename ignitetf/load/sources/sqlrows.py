@@ -207,7 +207,7 @@ def _positions(page: Page, columns: int) -> list[np.ndarray]:
 
 
 def _fits(known: Field | None, found: Field, seen: Evidence) -> bool:
-    """Whether all values so far have the length that a data set's field has."""
+    """True if all values so far have the length that a data set's field has."""
     if known is None or known.type != found.type or known.dtype == BYTES:
         return False
     whole = math.prod(n for n in known.shape if n is not None)
@@ -243,7 +243,7 @@ def sql(
         location: The statement.
         key: Column to use as the key, whose values have to differ; otherwise a running number.
         connect: Opens the connection that reads; it is closed when all rows are read.
-        bad_records: What to do with rows whose key is null.
+        bad_records: Handling of rows whose key is null.
 
     Raises:
         SqlError: The node refuses the statement.

@@ -1,4 +1,4 @@
-"""What `tensorflow_datasets` notes about the records in a folder: names, types, shapes, classes.
+"""Metadata of `tensorflow_datasets` in a folder: names, types, shapes, classes of its records.
 
 features.json -> **types of features, names of classes** -> tfrecord
 """

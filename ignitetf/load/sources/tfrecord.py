@@ -168,7 +168,7 @@ class TfRecordSource(Source):
             features: Declared features: the ones to load.
             key: Column to use as the key.
             like: The first file of the table, whose features this one must have.
-            notes: What its folder tells about the features.
+            notes: Metadata of its folder about the features.
             bad_records: See `tfrecord`.
         """
         super().__init__(bad_records=bad_records)
@@ -410,7 +410,7 @@ def _found_specs(
 
 
 def _same_layout(rows: NDArray[np.uint8], spans: Sequence[tuple[int, tuple[int, int]]]) -> bool:
-    """Whether all rows agree outside the spans, and varints in them end at the same bytes."""
+    """True if all rows agree outside the spans, and varints in them end at the same bytes."""
     fixed = np.ones(rows.shape[1], np.bool_)
     for kind, (a, b) in spans:
         fixed[a:b] = False
@@ -430,12 +430,12 @@ def tfrecord(
 
     Args:
         location: A file, a pattern with `*`, a folder, or a list.
-        features: What to load: `name:type,name:type` or a mapping of names to types (see
+        features: Features to load: `name:type,name:type` or a mapping of names to types (see
             `featurespec`); None takes all features of the first records.
         key: Column to use as the key; otherwise a running number.
         split: The split to load, as the files are called (`NAME-train.tfrecord-00000-of-00001`);
             None for all.
-        bad_records: What to do with records that are damaged or do not fit.
+        bad_records: Handling of records that are damaged or do not fit.
 
     Raises:
         SourceError: Missing or damaged.

@@ -325,7 +325,7 @@ class Stems:
         return iter(self._packed)
 
     def __contains__(self, stem: object) -> bool:
-        """Whether there is a file with this path without suffix."""
+        """True if there is a file with this path without suffix."""
         return stem in self._packed
 
     def size(self, stem: str) -> int:

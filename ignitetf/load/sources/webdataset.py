@@ -280,7 +280,7 @@ def webdataset(location: Any, key: str | None = None, bad_records: OnBadRecord =
         location: A file, a pattern with `*`, a folder, or a list.
         key: Field to use as the key, only for shards that an export wrote; otherwise a running
             number.
-        bad_records: What to do with samples that do not fit.
+        bad_records: Handling of samples that do not fit.
 
     Raises:
         SourceError: Missing or damaged.

@@ -41,7 +41,7 @@ class Workers:
     """A few worker processes, each used by one thread at a time; a context manager.
 
     Args:
-        recipe: What to do with each file.
+        recipe: Handling of each file.
         count: Number of processes.
     """
 
