@@ -293,7 +293,7 @@ def storage(
 
     An accelerator is a thread that takes a batch and sleeps for a step. The processes feed 1, 2, 4
     ... of them. `accelerators` is the most that were at work for the needed share of their time.
-    The bare socket receives the same pages and does nothing else: it is what the nodes can send.
+    The bare socket only receives the same pages: its rate is the limit of the nodes.
 
     Example: ignitetf bench storage --workload resnet50 --accelerators 16 --output json
     """

@@ -143,7 +143,7 @@ def drop(
         except CacheNotFound:
             if not if_exists:
                 raise
-            say(f"there is no cache {name}", {"cache": name, "removed_entries": None}, output)
+            say(f"cache {name} does not exist", {"cache": name, "removed_entries": None}, output)
             return
         confirm(f"Remove {name} with its {entries} entries?", yes)
         drop_cache(client, name)

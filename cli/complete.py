@@ -104,7 +104,7 @@ def _beginning(word: str, names: Iterable[str]) -> list[str]:
 
 
 def wanted(words: Sequence[str], word: str) -> Kind | None:
-    """Return what the word behind others names; None if that is not for us.
+    """Return the kind of name that a word completes; None if Typer completes it.
 
     Args:
         words: The words before it, without the program.

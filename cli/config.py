@@ -13,7 +13,7 @@ app = typer.Typer()
 @app.command()
 @connected
 def config(connect: Connect, output: OutputOption = "table") -> None:
-    """Show the settings in force and where each comes from.
+    """Show the settings in force and the origin of each.
 
     A secret is shown only as set or not set.
 

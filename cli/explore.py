@@ -54,7 +54,7 @@ def _note_left_out(name: str, reason: str) -> None:
 
 
 def _brief(value: Any) -> Any:
-    """Replace arrays of more than a few elements by dtype and shape: nobody reads a thousand."""
+    """Replace arrays of more than a few elements by their dtype and shape."""
     if getattr(value, "size", 0) > _SHOWN_ELEMENTS:
         return f"{value.dtype} {list(value.shape)}"
     return value

@@ -42,7 +42,7 @@ _FORMS: Final[dict[str, QueryOutput]] = {
 
 
 def form_of(path: Path | None, wanted: QueryOutput | None = None) -> QueryOutput:
-    """Return the form that was asked for, else the one that the file's suffix says.
+    """Return the requested form; by default the one for the suffix of the file.
 
     Raises:
         ConfigError: The suffix is that of a form that is not written here.
@@ -115,7 +115,7 @@ def _typed(pyarrow: Any, rows: Rows) -> tuple[Any, Iterator[Any]]:
 
 
 def _groups(pyarrow: Any, batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the tables of row groups: of so many rows, or fewer that are large."""
+    """Yield the tables of row groups; a group of large rows has fewer."""
     parts: list[Any] = []
     rows = size = 0
     for batch in batches:

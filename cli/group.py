@@ -211,7 +211,7 @@ def _interruptions() -> Iterator[None]:
 
 
 def _interruption(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the KeyboardInterrupt that an error is, or was raised while handling, else None."""
+    """Return the KeyboardInterrupt that an error is, or that led to it; otherwise None."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error

@@ -85,7 +85,7 @@ def launch(
 ) -> None:
     """Run a script as one or several workers.
 
-    Options of the script come after its name.
+    Options of the script follow its name.
 
     Example: ignitetf launch -n 2 --restarts 2 train.py --epochs 10
     """

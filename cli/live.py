@@ -148,7 +148,7 @@ class _NodeConnection:
 
         Raises:
             ServerError: The node refused it.
-            ConnectError: The connection was lost, or no answer came in time.
+            ConnectError: The connection was lost, or no answer arrived in time.
         """
         try:
             self._socket.sendall(request_head(len(body), op, next(self._numbers)) + body)

@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("ignitetf.cli.bench", "Measure rates, compared with the limit of the machine."),
     "plan": ("ignitetf.cli.plan", "Estimate the cluster size that a training needs."),
     "doctor": ("ignitetf.cli.doctor", "Show versions, missing packages and what works together."),
-    "config": ("ignitetf.cli.config", "Show the settings in force and where each comes from."),
+    "config": ("ignitetf.cli.config", "Show the settings in force and the origin of each."),
 }
 
 

@@ -297,7 +297,7 @@ def _new_password(user: str, file: Path | None) -> str:
             raise ConfigError(f"--password-file {file}: cannot be read") from error
     if not sys.stdin.isatty():
         raise ConfigError(
-            "there is no terminal to ask for the password", hint="give --password-file FILE"
+            "cannot ask for the password without a terminal", hint="give --password-file FILE"
         )
     return str(
         typer.prompt(f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True)
@@ -319,7 +319,7 @@ def _log_of_failure() -> Iterator[None]:
 
 @contextmanager
 def _download() -> Iterator[Progress | None]:
-    """Show the progress of a download on stderr: a bar on a terminal, else one line."""
+    """Show the progress of a download on stderr: a bar on a terminal, otherwise one line."""
     if not sys.stderr.isatty():
         yield _report_once()
         return

@@ -216,7 +216,7 @@ def _ask_password(option: str, whose: str | None) -> str:
     if not sys.stdin.isatty():
         flag = f"--{option.replace('_', '-')}"
         raise ConfigError(
-            f"{flag} has no value, and there is no terminal to ask on",
+            f"{flag} has no value, and cannot be asked for without a terminal",
             hint=f"use {flag}-file or IGNITETF_{option.upper()}",
         )
     import getpass

@@ -205,7 +205,7 @@ def progress(
 
 
 def _by_columns(rows: Rows | Iterable[Sequence[Any]]) -> Iterator[list[list[Any]]]:
-    """Yield rows as lists of values for each column: a page, else a row at a time."""
+    """Yield rows as lists of values for each column: a page, or one row, at a time."""
     if isinstance(rows, Paged):
         for page in rows.pages():
             yield [values.to_python() for values in page]

@@ -35,7 +35,7 @@ class Rows(Protocol):
 
 
 class Paged(ABC):
-    """Rows with named columns, which come in pages.
+    """Rows with named columns, in pages.
 
     Attributes:
         columns: Names of the columns.
@@ -58,7 +58,7 @@ def paged(rows: Rows) -> Paged:
 
 
 class _Gathered(Paged):
-    """Rows that come one by one, in pages of so many, or of fewer that are large."""
+    """Single rows, collected in pages; a page of large rows has fewer."""
 
     def __init__(self, rows: Rows) -> None:
         self.columns = rows.columns
@@ -97,7 +97,7 @@ class ResultPages(Paged):
         self._whole = whole
 
     def pages(self) -> Iterator[list[Values]]:
-        """Yield the pages as they come."""
+        """Yield the pages as they arrive."""
         return self._result.pages(ahead=self._whole)
 
 

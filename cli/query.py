@@ -43,7 +43,7 @@ def query(
         typer.Option(
             "--output",
             "-o",
-            help="Form of the rows; bytes are base64.  [default: by the suffix of --to, else table]",
+            help="Form of the rows; bytes are base64.  [default: by the suffix of --to, or table]",
         ),
     ] = None,
     to: Annotated[
@@ -129,7 +129,7 @@ def _read(file: Path | None) -> str:
 
 def _check(statements: Sequence[str], values: Sequence[Any], output: QueryOutput) -> None:
     if not statements:
-        raise UsageError("there is no SQL statement")
+        raise UsageError("the SQL statement is missing")
     if values and len(statements) > 1:
         raise UsageError(f"--param goes with one statement, here are {len(statements)}")
     from ignitetf.sql.tokens import is_query

@@ -279,7 +279,7 @@ _REFRESH_S: Final = 0.5
 def waiting(label: str) -> Iterator[None]:
     """Show the seconds on stderr from the first one on, and remove them at the end of the block.
 
-    Nothing is shown if stderr is no terminal.
+    Nothing is shown unless stderr is a terminal.
     """
     if not sys.stderr.isatty():
         yield

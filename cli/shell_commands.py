@@ -38,7 +38,7 @@ def run_command(shell: Shell, text: str) -> bool:
     """Run a command; returns False if it leaves the prompt.
 
     Raises:
-        ConfigError: There is no such command, or it does not take this argument.
+        ConfigError: The command does not exist, or does not take this argument.
     """
     name, _, argument = text.partition(" ")
     found = COMMANDS.get(name.lower().rstrip(";"))
@@ -218,7 +218,7 @@ COMMANDS: Final[dict[str, _Command]] = {
         _output,
         (
             "\\o [FILE]",
-            "rows to .csv, .json, .jsonl, .parquet, .arrow, else a table; or the screen",
+            "rows to .csv, .json, .jsonl, .parquet, .arrow, otherwise a table; or the screen",
         ),
     ),
     "\\i": (_input, ("\\i FILE", "run the statements and commands of a file")),

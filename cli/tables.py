@@ -225,7 +225,7 @@ def _pairs(columns: Sequence[_Column], row: int, width: int | None) -> Iterator[
 
 
 def _folded(cell: str, width: int) -> list[str]:
-    """Break a text into lines of at most so many columns, between words where a line has several."""
+    """Break a text into lines of at most `width` columns, between words where possible."""
     if len(cell) <= width and cell.isascii() and "\n" not in cell:
         return [cell]
     lines: list[str] = []

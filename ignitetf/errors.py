@@ -14,12 +14,12 @@
     |   |   +-- SqlUnavailable
     |   +-- PartitionLost                  a partition has no owner left
     |   +-- ServerOverloaded               out of memory, heap space or cursors
-    |   +-- ClusterInactive                nobody has activated the cluster
+    |   +-- ClusterInactive                the cluster is not activated
     |   +-- ClusterReadOnly                the cluster takes no changes
     +-- WireError                          bytes that break the protocol
     +-- SchemaError (ValueError, TypeError) an entry does not have the types that are expected
     +-- DataChanged                        keys were added or removed while they were read
-    +-- JobNotFound (LookupError)          there is no such training job
+    +-- JobNotFound (LookupError)          the training job does not exist
     +-- LoadInterrupted                    a load stopped early; it can be resumed
     +-- DataSetBusy                        another load, or a command that removes it, is at work on it
     +-- NodeError                          the embedded node; carries the tail of its log

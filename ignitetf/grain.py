@@ -44,7 +44,7 @@ class Source:
 
     Raises:
         ConfigError: The rows cannot be read by key, or an argument is about their order.
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         ConnectError: No node answered.
     """
 
@@ -72,7 +72,7 @@ class Source:
         """Return one row.
 
         Raises:
-            OutOfRange: There is no such row (an IndexError).
+            OutOfRange: The row does not exist (an IndexError).
             DataChanged: The row is gone, or the data were loaded again.
         """
         return self._getitems([record_key])[0]

@@ -28,7 +28,7 @@ def machine() -> str:
 
 
 def started(pid: int | None = None) -> float | None:
-    """Return when a process started (by default this one); None if there is no such process.
+    """Return when a process started (by default this one); None if it does not exist.
 
     On Linux these are seconds since the boot, so that setting the clock does not change them.
     """

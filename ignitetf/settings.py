@@ -378,7 +378,7 @@ def _expanded(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"{path!r}: there is no such user") from error
+        raise ConfigError(f"{path!r}: the user does not exist") from error
 
 
 def _is_file(path: str) -> bool:
@@ -419,14 +419,14 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name}: {value!r} is no number of seconds") from error
+        raise ConfigError(f"{name}: {value!r} is not a number of seconds") from error
 
 
 def _whole(name: str, value: Any) -> int:
     try:
         return int(value)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name}: {value!r} is no number of bytes") from error
+        raise ConfigError(f"{name}: {value!r} is not a number of bytes") from error
 
 
 def is_loopback(addresses: Iterable[str]) -> bool:

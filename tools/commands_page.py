@@ -49,7 +49,7 @@ def options_of(path: str, command: Any) -> list[tuple[str, str]]:
 
 
 def table(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Return options as the lines of a table; none if there are no options."""
+    """Return options as the lines of a table; none without options."""
     lines = [f"| `{cell(names)}` | {cell(about)} |" for names, about in rows]
     return ["| option | |", "| --- | --- |", *lines, ""] if lines else []
 

@@ -2,10 +2,10 @@
 
     python tools/lock_jars.py [FOLDER]
 
-The jars come from FOLDER, laid out as a Maven repository, or else from the repository that nodes
+The jars are read from FOLDER, laid out as a Maven repository, or else from the repository that nodes
 use. For another version of Ignite, first change `IGNITE_VERSION` in `ignitetf/node/jars.py` and the
 versions below; those of H2 and Spring are in the POM of `ignite-parent`. A jar that is already
-locked must keep its hash: a different one means that somebody replaced the file.
+locked must keep its hash: a different one means that the file was replaced.
 """
 
 import hashlib

@@ -438,7 +438,9 @@ class Cursor:
             raise InterfaceError("the cursor is closed")
         self.connection.client()
         if self._result is None or not self._result.columns:
-            raise ProgrammingError("there are no rows", hint="execute() a query first")
+            raise ProgrammingError(
+                "the cursor has no rows to fetch", hint="execute() a query first"
+            )
 
 
 def _rows_of(page: list[Values]) -> Iterator[tuple[Any, ...]]:

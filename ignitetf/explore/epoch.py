@@ -113,7 +113,7 @@ def verify_epoch(
         on_progress: Called with rows and bytes as they are read.
 
     Raises:
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         ConfigError: Seed, shards, readers or window are unusable.
         DataChanged: Entries were added or removed since it was opened.
         PartitionLost: A partition has no owner left.

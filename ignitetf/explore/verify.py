@@ -122,7 +122,7 @@ def verify(
         on_progress: Called with rows and bytes as they are read.
 
     Raises:
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
     """
     reader = CacheReader(client, cache, ReadOptions(raw_nulls=True, on_change="ignore"))
     if reader.manifest is None or reader.manifest.layout == "rows":

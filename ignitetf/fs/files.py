@@ -2,7 +2,7 @@
 
 store -> **files** -> tree, chunks, leases
 
-A writer appends to its own content. `publish` makes the entry refer to it, so nobody sees a part
+A writer appends to its own content. `publish` makes the entry refer to it, so readers see no part
 of what was written between two publications, and a writer that dies leaves what it published
 before, or nothing. An appending writer adds its content to the file as a further extent. If the
 last extent is shorter than a chunk, its bytes are copied to the beginning of the new content, which

@@ -630,7 +630,7 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
             super().__del__()
 
     def fileno(self) -> int:
-        """Raise: there is no file descriptor."""
+        """Raise an error: the file has no descriptor."""
         raise os_error(errno.EBADF, self.path, "not a file of the operating system")
 
 

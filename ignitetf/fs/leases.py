@@ -36,7 +36,7 @@ _TICK_S: Final = 1.0
 _BEAT_S: Final = 10.0  # several within LEASE_S, so that some may fail
 _RECLAIM_S: Final = 2.0
 # A lease begins with this many chunks and doubles, because each extension takes a round trip in
-# which nothing else is sent.
+# which no chunks are sent.
 _RESERVED_CHUNKS: Final = 256
 
 

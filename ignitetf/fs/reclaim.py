@@ -55,7 +55,7 @@ class Reclaimer:
         return waiting
 
     def garbage(self, grace_s: float) -> int:
-        """Remove content that was released before the grace period and that nobody reads."""
+        """Remove content that was released before the grace period and that has no reader."""
         waiting, due = 0, dict[str, int]()
         notes = list(self._meta.range(*_prefix(garbage_key(""))))
         read = self._contents_read() if notes else set()

@@ -9,7 +9,7 @@ on the way. The first character of a key is its kind:
     @        `@<path>`                 a hint: the last known id of the directory at this path
     +        `+<content id>`           a writer's lease on chunks it has not published yet
     -        `-<content id>/<reader>`  a reader's lease on content that may be replaced meanwhile
-    !        `!<content id>`           content nobody refers to: {"n": chunks, "at": ms}
+    !        `!<content id>`           content without references: {"n": chunks, "at": ms}
     ~        `~<directory id>`         a removed directory whose entries are still to be removed
     %        `%<content id>`           new key of a file that was renamed while being written
     =        `=lock`, `=format`        the lock for moving directories; version and chunk size
@@ -101,7 +101,7 @@ def reader_key(content_id: str, reader: str) -> str:
 
 
 def garbage_key(content_id: str) -> str:
-    """Key of the note that nobody refers to this content any more."""
+    """Key of the note that this content has no references any more."""
     return f"!{content_id}"
 
 

@@ -32,7 +32,7 @@ class SyncReport:
         incomplete: Incomplete checkpoints, which were not copied, each with the reason.
         unsettled: Names of files that were not copied or removed because they, or what belongs to
             them, changed meanwhile.
-        unknown: Names of files other than checkpoints: copied, but nobody knows whether they are
+        unknown: Names of files other than checkpoints: copied, but it is unknown whether they are
             complete.
         left_out: Other entries that were not copied, each with the reason.
         size_bytes: Bytes copied.

@@ -40,5 +40,5 @@ class IgfsLoader(base_plugin.TBLoader):  # type: ignore[misc]
                 flags.detect_file_replacement = True
 
     def load(self, context: Any) -> None:
-        """Return None: there is no dashboard."""
+        """Return None: this loader has no dashboard."""
         return

@@ -162,7 +162,7 @@ def _shards(folder: Folder, lead: str) -> set[str]:
     for place in places.values():
         for name in place if isinstance(place, list) else [place]:
             if not isinstance(name, str) or "/" in name:
-                raise Damaged(f"names {name!r}, which is not a file beside it")
+                raise Damaged(f"names {name!r}, which is not a file next to it")
             names.add(f"{base}{name}")
     return names
 

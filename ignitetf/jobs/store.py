@@ -156,7 +156,7 @@ class JobStore:
 
     def _missing(self, job: str, ids: Sequence[str] = ()) -> JobNotFound:
         hint = did_you_mean(job, ids, "see 'ignitetf ps --all'", form=repr)
-        return JobNotFound(f"there is no job {job!r}", hint=hint)
+        return JobNotFound(f"job {job!r} does not exist", hint=hint)
 
     # Heartbeats
 
@@ -188,7 +188,7 @@ class JobStore:
             attempt: Number of the attempt; None for the latest.
 
         Raises:
-            JobNotFound: There is no such job.
+            JobNotFound: The job does not exist.
         """
         record = self._texts.get_json(job)
         if record is None:

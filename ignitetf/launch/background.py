@@ -3,7 +3,7 @@
 spec, settings -> **background** -> process -> record
 
 `python -m ignitetf.launch.background` is that process. The settings are passed in its environment,
-because they may contain secrets; everything else is its argument.
+because they may contain secrets; all other settings are its argument.
 """
 
 from __future__ import annotations

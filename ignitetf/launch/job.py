@@ -77,7 +77,7 @@ def check_launch(spec: LaunchSpec, client: Client) -> Engine:
 
     Raises:
         ConfigError: The script or the group cannot be run.
-        CacheNotFound: There is no such data set.
+        CacheNotFound: The data set does not exist.
     """
     if spec.engine not in ENGINES:
         raise ConfigError(

@@ -39,7 +39,7 @@ class Recorder:
     Attributes:
         job: The job with all changes, whether or not the cluster has them yet.
         recorded: True if the cluster has a record of the job.
-        stop_by: User who requested the end of the job; None if nobody did.
+        stop_by: User who requested the end of the job; None without a request.
     """
 
     def __init__(

@@ -140,7 +140,7 @@ def require_new_names(
     schema: Schema,
     replaced: Callable[[], list[str]] = list,
 ) -> list[str]:
-    """Raise CacheExists if something else already has a name that a data set needs.
+    """Raise CacheExists if another object already has a name that a data set needs.
 
     Args:
         client: The connection.
@@ -153,7 +153,7 @@ def require_new_names(
         The caches that the data set replaces.
     """
     caches = caches_of(name, storage)
-    # Nobody else has a use for these table names, but a taken name would end a replacement late.
+    # Other programs hardly use these table names, but a taken name would end a replacement late.
     rows, *slim = caches
     table = rows_table(rows) if _has_rows_table(storage, schema) else carrier_table(rows)
     shown = views_of(name, name, storage, schema)
@@ -321,7 +321,7 @@ class Replacement:
             for table, table_to in zip(slim, slim_to, strict=True):
                 copy(table, table_to, entry_bytes=_SLIM_BYTES)
         except ServerOverloaded as error:
-            # An incomplete copy is useless, and on a full node it would block everything else.
+            # An incomplete copy is useless, and on a full node it would block all other work.
             self._lease.check()
             drop_caches(self._client, self._final)
             raise self._explained(error, "free memory (remove other data, or add nodes)") from error

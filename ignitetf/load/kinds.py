@@ -181,7 +181,7 @@ KINDS: Final[dict[str, SourceKind]] = {
         "annotations/instances_train2017.json --images train2017 --cache COCO",
         Location("Annotation file (JSON), or a folder that has one."),
         (
-            Option("--images", "Folder of the images [default: beside the file].", metavar="DIR"),
+            Option("--images", "Folder of the images [default: next to the file].", metavar="DIR"),
             Option("--segmentation", "Keep the segmentation of each object, as JSON.", False, bool),
         ),
     ),

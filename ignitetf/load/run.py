@@ -351,19 +351,19 @@ class Load:
     def _load(
         self,
         journal: Journal,
-        *beside: Callable[[], object],
+        *calls: Callable[[], object],
         facts: _TargetFacts | None = None,
     ) -> LoadReport:
         """Create the journal's caches and fill them; after bad input nothing remains.
 
         Args:
             journal: Of the load.
-            *beside: Calls to run before the caches are created.
+            *calls: Calls to run before the caches are created.
             facts: Facts collected before the lease was taken; None collects them now.
         """
         is_early = facts is not None
         if is_early:
-            beside = (lambda: self._require_none(journal), *beside)
+            calls = (lambda: self._require_none(journal), *calls)
         self._choose_partitions(journal)
         journal.replaces, named, nodes = facts or self._survey(journal)
         journal.schema = self.schema = named
@@ -372,7 +372,7 @@ class Load:
             self.client.at_once(
                 lambda: self._note(journal, only_add=is_early),
                 lambda: register_entries(self.client, journal),
-                *beside,
+                *calls,
             )
             creates = True
             found = self._create_new(journal)
@@ -382,14 +382,14 @@ class Load:
         except BaseException as error:
             # Once SQL shows a replacement, it may be the only copy of the data set.
             if journal.phase == "load" and not _is_kept(error, made=made):
-                # After CacheExists, the caches belong to somebody else.
+                # After CacheExists, the caches belong to another client.
                 ours = creates and not isinstance(error, CacheExists)
                 with contextlib.suppress(ConnectError, RequestTimeout):
                     self._forget(journal, caches=ours)
             raise
 
     def _survey(self, journal: Journal) -> _TargetFacts:
-        """Return the facts for a load; raises an error if a name is taken or there is no room."""
+        """Return the facts for a load; raises an error if a name is taken or memory is too small."""
         stored = [self.schema]
         if self.options.layout == "blocks":
             slim = index_schema(self.schema, self.options.index)

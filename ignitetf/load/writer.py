@@ -94,8 +94,7 @@ class Writer:
             nodes: The server nodes, if they are known.
             senders: Number of threads; None takes two, or one for each node that owns rows.
             request_bytes: Size of a request, unless a single row is larger.
-            check_lease: Called before each request; raises if the cache belongs to someone else by
-                now.
+            check_lease: Called before each request; raises if another client took over.
         """
         schema = schema.in_zone(client.zone)
         entry_schema = schema if entry_schema is None else entry_schema.in_zone(client.zone)

@@ -185,7 +185,7 @@ def kept_nodes() -> list[str]:
 
 
 def read_store(name: str) -> Store | None:
-    """Return the store's members and login, as recorded; None if there are no data."""
+    """Return the store's members and login, as recorded; None without data."""
     try:
         data = json.loads((node_directory(name) / _STORE).read_text(encoding="utf-8"))
         return Store(int(data["members"]), bool(data["secure"]))
@@ -194,7 +194,7 @@ def read_store(name: str) -> Store | None:
 
 
 def write_store(name: str, store: Store | None) -> None:
-    """Record the store's members and login; None if there are no data any more."""
+    """Record the store's members and login; None without data."""
     path = node_directory(name) / _STORE
     if store is None:
         path.unlink(missing_ok=True)

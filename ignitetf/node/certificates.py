@@ -1,6 +1,6 @@
 """Create a private certificate authority with one server and one client certificate for a node.
 
-The authority signs these two and is then discarded. Its key is never written, so nobody can issue
+The authority signs these two and is then discarded. Its key is never written, so no one can issue
 another certificate that the node would trust. Java reads PKCS12, Python reads PEM.
 """
 

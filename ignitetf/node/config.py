@@ -177,7 +177,7 @@ _FAILURE: Final = (
     f"'Out of memory in data region: too little is left for the ' + {_PARTITIONS} +"
     " ' partitions of the new cache ' + igniteCacheConfiguration().name)).get()"
 )
-# "The first of these regions with enough room, or else fail". Success must return null.
+# "The first of these regions with enough room, or fail". Success must return null.
 _RULE: Final = f"{{{_REGION}}}.^[{_ENOUGH}] != null ? null : {_FAILURE}"
 
 # Methods of the provider, and the bean that answers each.

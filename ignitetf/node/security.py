@@ -79,7 +79,7 @@ class Security:
         that sets up the users may start together with the node's container.
 
         Raises:
-            NodeError: A profile of this name exists but belongs to something else, or another
+            NodeError: A profile of this name exists but belongs to another cluster, or another
                 process has held the lock for a minute.
         """
         private_directory(self._directory)

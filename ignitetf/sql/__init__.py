@@ -68,7 +68,7 @@ def fill(text: str, /, **values: Fill) -> str:
 
     A name or a number is inserted as it is. A list of names becomes `"A", "B"`; a list of names
     and types becomes the columns `"A" INT, "B" BIGINT`; a mapping becomes the options
-    `,TEMPLATE=p16,BACKUPS=1`, with a leading comma because other options come before them.
+    `,TEMPLATE=p16,BACKUPS=1`, with a leading comma because other options precede them.
 
     Raises:
         ConfigError: A value is not safe in SQL.

@@ -50,7 +50,7 @@ def with_own_keys(statement: str, params: Sequence[Any]) -> tuple[str, Sequence[
 
 @functools.lru_cache(maxsize=256)
 def _rewritten(statement: str) -> tuple[str, tuple[bool, ...]]:
-    """Return the statement with a `?` for each call, and the indexes of these among all its `?`."""
+    """Return the statement with a `?` for each call, and the indexes of the new ones among all its `?`."""
     every = list(tokens(statement))
     kept = [token for token in every if token.kind not in ("space", "comment")]
     numbered = any(token.kind == "param" and len(token.text) > 1 for token in kept)

@@ -83,7 +83,7 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
         if column is None or self.preparer.format_column(column) in columns_of(text):
             return
         raise exc.CompileError(
-            f"Apache Ignite has no autoincrement, and there is no value for"
+            f"Apache Ignite has no autoincrement, and a value is missing for"
             f" {table.name}.{column.name}; hint: give one, or a column"
             f' Column("{column.name}", Uuid, primary_key=True, default=uuid.uuid4)'
         )

@@ -26,7 +26,7 @@ __all__ = ["IgniteInspector", "Reflection"]
 _MAX_DESCRIBED: Final = 64
 _KEY_INDEX: Final = "_key_PK"
 _INDEXED: Final = re.compile(r'"((?:[^"]|"")*)" (ASC|DESC)')
-# Of the name, which is called otherwise before Ignite 2.9, and more.
+# Has the column of names, which has another name before Ignite 2.9.
 _SCHEMAS: Final = "SELECT * FROM SYS.SCHEMAS"
 _COLUMNS: Final = text(
     "SELECT COLUMN_NAME, TYPE, PRECISION, SCALE, NULLABLE, DEFAULT_VALUE, PK"

@@ -251,7 +251,7 @@ def describe(client: Client, name: str) -> dict[str, Any]:
     `name` of a field is its name for readers (`fields=`), and `column` its name in SQL.
 
     Raises:
-        CacheNotFound: There is no such cache or data set, or it is a system cache.
+        CacheNotFound: The cache or data set does not exist, or is a system cache.
     """
     cache = resolve(client, name)
     tables = _tables(client, cache)
@@ -262,7 +262,7 @@ def describe_table(client: Client, name: str) -> dict[str, Any]:
     """Describe a SQL table, as `describe` does a cache, with the columns as fields.
 
     Raises:
-        CacheNotFound: There is no such table.
+        CacheNotFound: The table does not exist.
         ConfigError: Tables of several schemas have this name.
     """
     table = find_table(client, name)

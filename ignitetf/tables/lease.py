@@ -9,8 +9,8 @@ renews it every second with a growing number. Clocks of different machines are n
   If it has not changed for `EXPIRES_S`, the lease is taken over, or at once if the holder is a
   process of this machine that has ended.
 - A holder must have renewed within `TRUSTED_S`, half of that, before it sends anything that changes
-  the data set (`check`). A holder that was suspended for longer renews first, and stops if somebody
-  else has taken over.
+  the data set (`check`). A holder that was suspended for longer renews first, and stops if another
+  client has taken over.
 
 Two gaps remain: a request that was already on its way to the node when its holder was suspended,
 and a virtual machine that is paused together with its clock, which only notices at its next
@@ -140,7 +140,7 @@ class Lease:
             client: The connection.
             name: Name of the data set.
             work: Purpose of the lease, in words for a client that has to wait.
-            if_room: Proceed without a lease if the node has no memory for one and nobody else holds
+            if_room: Proceed without a lease if the node has no memory for one and no other client holds
                 it, since a removal that frees memory must not need any. No load can make progress
                 on such a node either.
         """
@@ -186,7 +186,7 @@ class Lease:
         threading.Thread(target=self._renew_often, name="ignitetf-lease", daemon=True).start()
 
     def _require_free(self, error: IgniteTFError) -> None:
-        """Raise DataSetBusy if somebody holds the lease; otherwise a removal may run without it."""
+        """Raise DataSetBusy if another client holds the lease; otherwise a removal needs no lease."""
         found = catalog(self.client).get(_entry_name(self.name))
         if found is not None and not Holder.from_text(found).has_ended:
             raise self._busy(found) from error
@@ -216,7 +216,7 @@ class Lease:
         """Make sure the lease is still held; called before each request that changes the data set.
 
         Raises:
-            DataSetBusy: Somebody else has taken over.
+            DataSetBusy: Another client has taken over.
             ConnectError: It has to be renewed, but the cluster does not answer.
         """
         if self._lost is not None:
@@ -255,12 +255,12 @@ class Lease:
                     self._renew()
 
     def _renew(self) -> None:
-        """Renew the lease; raises DataSetBusy if somebody else has it."""
+        """Renew the lease; raises DataSetBusy if another client has it."""
         if self._lost is not None:
             raise self._lost
         if self._replace(self._text):
             return
-        # The stored text may come from an earlier renewal whose answer was lost.
+        # The stored text may be that of an earlier renewal whose answer was lost.
         found = catalog(self.client).get(_entry_name(self.name))
         if found is not None and self._is_mine(found):
             if self._replace(found):

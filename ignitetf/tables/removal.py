@@ -155,7 +155,7 @@ def drop_cache(client: Client, name: str) -> None:
     """Remove a data set: caches, tables, views, manifest, and the remains of unfinished loads.
 
     Raises:
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         DataSetBusy: It is being loaded.
     """
     with _held(client, name) as (cache, data_set):
@@ -189,7 +189,7 @@ def drop_table(client: Client, name: str) -> None:
     """Drop a table and its cache, or a whole data set if the name is one.
 
     Raises:
-        CacheNotFound: There is no such table.
+        CacheNotFound: The table does not exist.
         DataSetBusy: It is being loaded.
     """
     try:
@@ -214,7 +214,7 @@ def clear_cache(client: Client, name: str) -> None:
     An incomplete data set, whose load or replacement was stopped, is removed.
 
     Raises:
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         ConfigError: It is the slim table of a data set, whose rows would stay.
         DataSetBusy: It is being loaded.
     """

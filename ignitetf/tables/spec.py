@@ -104,7 +104,7 @@ def table_options(spec: CacheSpec, partitions: int | None) -> Options:
     if replicated:
         options["TEMPLATE"] = "REPLICATED"
     else:
-        # Given even if 0, as the templates of somebody else's cluster may have backups.
+        # Given even if 0, as templates of the cluster may have backups.
         options["BACKUPS"] = spec.backups
         if partitions is not None:
             options["TEMPLATE"] = f"p{partitions}"

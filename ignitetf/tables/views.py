@@ -67,7 +67,7 @@ def taken_names(client: Client, names: Iterable[str]) -> list[Taken]:
 
 
 def require_free(client: Client, taken: Iterable[Taken], own: Collection[str] = ()) -> None:
-    """Raise CacheExists if somebody else's table or view has one of the SQL names.
+    """Raise CacheExists if the table or view of another cache has one of the SQL names.
 
     Args:
         client: The connection.

@@ -65,7 +65,7 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
 
     Raises:
         ConfigError: An argument is unusable.
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         ConnectError: No node answered.
     """
 

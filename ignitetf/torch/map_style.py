@@ -41,7 +41,7 @@ class MapDataset(Dataset):  # type: ignore[misc]
 
     Raises:
         ConfigError: The rows cannot be read by key, or an argument is about their order.
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         ConnectError: No node answered.
     """
 
@@ -68,7 +68,7 @@ class MapDataset(Dataset):  # type: ignore[misc]
         """Return one row.
 
         Raises:
-            OutOfRange: There is no such row (an IndexError).
+            OutOfRange: The row does not exist (an IndexError).
             DataChanged: The row is gone, or the data were loaded again.
         """
         return self.__getitems__([operator.index(index)])[0]

@@ -69,7 +69,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     Raises:
         ConfigError: An argument is unusable; the order is a scan; there is no label.
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         ConnectError: No node answered.
     """
 

@@ -42,7 +42,7 @@ class JobView:
         job: Its record.
         workers: The last status of each worker, and whether the worker is alive.
         epochs: The epochs that they read, the latest last.
-        stopping: User who requested its end; None if nobody did.
+        stopping: User who requested its end; None without a request.
     """
 
     job: Job

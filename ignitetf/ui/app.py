@@ -128,7 +128,7 @@ class _Site:
 
         async def endpoint(request: Request) -> Response:
             if request.headers.get("content-type", "").partition(";")[0].strip() != _FORM:
-                raise HTTPException(415, "Only forms of these pages can change something.")
+                raise HTTPException(415, "Only forms on pages of this server can change something.")
             body = bytearray()
             async for part in request.stream():
                 body += part
@@ -162,7 +162,7 @@ class _Site:
     async def http_error(self, request: Request, error: Exception) -> Response:
         """Return the page of an error that no view raised."""
         assert isinstance(error, HTTPException)
-        reasons = {404: "There is no such page.", 405: "This server only reads."}
+        reasons = {404: "This page does not exist.", 405: "This server only reads."}
         reason = reasons.get(error.status_code, error.detail)
         return self._pages.refusal(error.status_code, "Not possible", reason, "")
 

@@ -155,7 +155,7 @@ class Guard:
             return self._refuse(
                 403,
                 "Another site asked",
-                "The request came from another page, and this server answers its own only.",
+                "The request was sent by another page; this server only answers its own.",
                 "Type or paste the address into the address bar instead of following a link.",
             )
         return None

@@ -2,7 +2,7 @@
 
 text -> **statement** -> table
 
-Without `--write` the text of a statement must be a query, and the request tells the node to refuse
+Without `--write` the text of a statement must be a query, and the request makes the node refuse
 any other statement.
 """
 

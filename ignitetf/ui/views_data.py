@@ -81,7 +81,7 @@ def row(request: ViewRequest) -> Response:
     ref = ("at", request.text("at")) if request.optional("at") else ("key", request.text("key"))
     found = data.row(ref)
     if found is None:
-        raise KeyNotFound(f"{data.name}: there is no row {ref[1][:80]!r}", hint="it may be gone")
+        raise KeyNotFound(f"{data.name}: row {ref[1][:80]!r} does not exist", hint="it may be gone")
     fields = [(f, type_name(f), found.values[f.name]) for f in data.fields]
     return request.pages.page(
         "row.html",
@@ -131,7 +131,7 @@ def image(request: ViewRequest) -> Response:
     ref = ("at", request.text("at")) if request.optional("at") else ("key", request.text("key"))
     found = data.row(ref)
     if found is None:
-        raise KeyNotFound(f"{data.name}: there is no row {ref[1][:80]!r}")
+        raise KeyNotFound(f"{data.name}: row {ref[1][:80]!r} does not exist")
     content, kind = encoded_picture(found.values[data.picture], size)
     return Response(content, media_type=kind, headers={"Cache-Control": "private, max-age=3600"})
 

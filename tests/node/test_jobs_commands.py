@@ -122,7 +122,7 @@ def test_a_job_is_seen_followed_and_stopped(address, client, launcher):
     assert (removed["id"], removed["state"], removed["exit_code"]) == (job, "stopped", 3)
     with pytest.raises(JobNotFound):
         JobStore(client).find(job)
-    assert "no job" in run("describe", job, address=address, code=1)[1]
+    assert "does not exist" in run("describe", job, address=address, code=1)[1]
     assert not Store(client).exists(f"/jobs/{job}")
 
 

@@ -68,7 +68,7 @@ def test_ids_and_their_starts(store):
     assert [j.id for j in store.jobs() if j.id in {x.id for x in jobs}] == [
         j.id for j in reversed(jobs)
     ]
-    with pytest.raises(JobNotFound, match="no job") as caught:
+    with pytest.raises(JobNotFound, match="does not exist") as caught:
         store.find(jobs[0].id[:-1] + "%")
     assert jobs[0].id in caught.value.hint
     with pytest.raises(JobNotFound):

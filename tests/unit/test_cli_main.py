@@ -351,7 +351,7 @@ def test_password_without_value_is_asked_for(group, monkeypatch, args):
 
     result = group(act, "--username", "u", *args)
     assert result.exit_code == 1
-    assert "no terminal to ask on" in result.stderr
+    assert "cannot be asked for without a terminal" in result.stderr
     monkeypatch.setattr(options, "_ask_password", lambda _, name: f"of {name}")
     assert group(act, "--username", "u", *args).stdout == "of u\n"
 

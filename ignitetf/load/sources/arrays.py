@@ -195,7 +195,7 @@ def _without(value: Any, gone: Any) -> Any:
 
 
 def _exactly(name: str, values: Sequence[Any]) -> NDArray[Any]:
-    """Return numbers of one shape as a numeric array, and anything else as an object array.
+    """Return numbers of one shape as a numeric array, and other values as an object array.
 
     NumPy would strip trailing zeros from bytes and texts, and turn a 1 next to "a" into a text.
     """
@@ -256,7 +256,7 @@ def key_field_of(name: str | None, fields: dict[str, Field]) -> Field:
         fields: The fields by name.
 
     Raises:
-        ConfigError: There is no such column, its values cannot be keys, or no other column is left.
+        ConfigError: The column does not exist, its values cannot be keys, or no other column is left.
     """
     if name is None:
         return RUNNING_KEY
@@ -580,7 +580,7 @@ def open_digits(
 ) -> ArraySource:
     """Open `digits` as `open_source` does; the location is ignored, and no record is bad."""
     if location is not None:
-        raise ConfigError("source 'digits' has no location: it comes with scikit-learn")
+        raise ConfigError("source 'digits' has no location: it is part of scikit-learn")
     return digits(split, bad_records)
 
 

@@ -212,7 +212,7 @@ class Source(ABC):
         """Yield the records from number `start` on, in order.
 
         Args:
-            start: Number of the first record; beyond the end there are no batches.
+            start: Number of the first record; a number after the last record yields no batches.
             max_bytes: Approximate size of a batch; a larger record is a batch of its own.
 
         Raises:
@@ -341,7 +341,7 @@ def open_source(kind: str, location: Any = None, **options: Any) -> Source:
         options: Options of the function that opens this kind.
 
     Raises:
-        ConfigError: There is no such kind or option.
+        ConfigError: The kind or an option does not exist.
         SourceError: The data are missing or damaged.
     """
     if (found := KINDS.get(kind)) is None:

@@ -43,7 +43,7 @@ class Objects:
     Attributes:
         boxes: xmin, ymin, xmax, ymax of each, in pixels, or in shares of the sides of the image.
         labels: Their class numbers.
-        size: The size of the image, as the annotation tells it.
+        size: Size of the image in the annotation.
         are_shares: True if boxes are shares of the sides.
         values: Values of further fields.
     """

@@ -225,7 +225,7 @@ def _image_folder(table: Place, first: str) -> Place:
         if folder.child(first).exists():
             return folder
     raise SourceError(
-        f"{table.name}: its first image {first!r} is not beside it, in images or in {split}",
+        f"{table.name}: its first image {first!r} is not next to it, in images or in {split}",
         hint="--images DIR names the folder of the images",
     )
 
@@ -253,7 +253,7 @@ def coco(
 
     Args:
         location: The annotation file, or a folder that has one, also in `annotations`.
-        images: Folder of the images; None finds it beside the annotations.
+        images: Folder of the images; None finds it next to the annotations.
         segmentation: True to keep the segmentation of each object, as JSON.
         max_pixels: Images with more are bad records.
         bad_records: "fail" stops at the first image that is missing or damaged, or has a box that

@@ -16,7 +16,7 @@ from ignitetf.errors import MissingExtra, SourceError
 
 __all__ = ["HEAD_BYTES", "Decompressed", "compression_of", "decompressed"]
 
-# Bytes at the beginning of a file that tell its compression.
+# Bytes at the beginning of a file that show its compression.
 HEAD_BYTES: Final = 10
 _MAGIC: Final[Mapping[bytes, str]] = {
     b"\x1f\x8b": "gzip",

@@ -67,8 +67,8 @@ class CsvForm:
 
     Attributes:
         delimiter: Between columns.
-        header: `row` or `none`; None if it was not told.
-        names: Names of the columns, if there is no heading.
+        header: `row` or `none`; None if it was not given.
+        names: Names of the columns, if the file has no headings.
         encoding: Encoding of the text; None to find it.
         spelling: Spelling of numbers and missing values.
     """
@@ -106,7 +106,7 @@ class CsvForm:
 
         Args:
             place: The file.
-            found: The first row, or what pyarrow calls the columns if there is no heading.
+            found: The first row, or what pyarrow calls the columns of a file without headings.
 
         Raises:
             SourceError: The first row cannot be headings, or there are not as many names as columns.

@@ -75,7 +75,7 @@ def data_files(
 
     Raises:
         SourceError: Nothing is there, or files lack a value that others have.
-        ConfigError: There is no such split.
+        ConfigError: The split does not exist.
     """
     places = _places(locations, suffixes)
     if not places:
@@ -163,7 +163,7 @@ def _values(place: Place) -> dict[str, str | None]:
 def _splits(places: Sequence[Place]) -> list[str | None]:
     """Return the split of each file.
 
-    A usual name of a split counts in the name of the file, or else as that of its folder; any other
+    A usual name of a split counts in the name of the file, or as that of its folder; any other
     word only before the numbers of a file.
     """
     found = []
@@ -287,7 +287,7 @@ def open_files(
 
 
 def _field(name: str, values: Sequence[str | None]) -> Field:
-    """Return the field of values in the names of folders: longs if all are integers, else texts."""
+    """Return the field of values in the names of folders: longs if all are integers, otherwise texts."""
     nullable = None in values
     present = [value for value in values if value is not None]
     if present and all(_INTEGER.fullmatch(value) for value in present):

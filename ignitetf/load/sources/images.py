@@ -59,7 +59,7 @@ _PIXELS = np.dtype(np.uint8)
 class _ImageSource(Source):
     """Fields IMAGE (blob, or pixels [height, width, channels]), LABEL (int32), NAME and others.
 
-    There is no LABEL if the images have no classes. The other fields are the fields of the table
+    Images without classes have no LABEL. The other fields are the fields of the table
     that names the images.
     """
 
@@ -95,7 +95,7 @@ class _ImageSource(Source):
             self.note(text)
         if not labelled and "LABEL" not in labels.columns:
             self.note(
-                f"{files.folder.name}: the images have no classes, so there is no field LABEL; one"
+                f"{files.folder.name}: the images have no classes, and get no field LABEL; one"
                 " folder for each class, or --labels with a CSV of file and class, gives them one"
             )
         check_channels(3 if channels is None else channels)
@@ -271,7 +271,7 @@ def images(
         bad_records: "fail" stops at the first damaged image, "skip" leaves it out.
 
     Raises:
-        SourceError: There is no such folder, or no image in it.
+        SourceError: The folder does not exist, or has no images.
     """
     if not location:
         raise ConfigError("source 'images' needs a folder or a CSV of path and label")

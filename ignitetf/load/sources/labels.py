@@ -433,7 +433,7 @@ class _LabelValues:
 
     Attributes:
         words: Class names; None for numbers.
-        numbers: int32 if all fit, else int64 or float64; None for names.
+        numbers: int32 if all fit, otherwise int64 or float64; None for names.
         bad: Rows without a label, each with the reason.
     """
 

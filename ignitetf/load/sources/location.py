@@ -2,7 +2,7 @@
 
 **place** -> stream -> records -> Batch
 
-A local path is read with plain file calls; everything else goes through fsspec. Whatever a file
+A local path is read with plain file calls; other locations are read through fsspec. Whatever a file
 system or decompressor raises becomes a `SourceError` that names the file, without the user name,
 password or signature that a URL can carry.
 """

@@ -44,7 +44,7 @@ __all__ = [
 MAX_PIXELS = 50_000_000
 _DEPTH_HINT = "--depth 8 keeps the upper 8 of 16 bits"
 _RESIZE_HINT = "give all images one shape with --resize HEIGHTxWIDTH"
-# Images above this size are unpacked by one thread that does nothing else.
+# Images above this size are unpacked by one thread of their own.
 _LARGE_PIXELS = 4_000_000
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 # A stored image, or None and the reason why the image is bad.

@@ -56,7 +56,7 @@ class Utf8Stream(io.RawIOBase):
             encoding: Its encoding; None for UTF-8, or what its byte order mark says.
 
         Raises:
-            ConfigError: There is no such encoding.
+            ConfigError: The encoding does not exist.
         """
         super().__init__()
         self._stream = stream

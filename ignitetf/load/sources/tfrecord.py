@@ -400,7 +400,7 @@ class TfRecordSource(Source):
 def _found_specs(
     sample: Sequence[tuple[dict[str, Any], bytes]], notes: Described | None
 ) -> list[FeatureSpec]:
-    """Return the features as the folder tells them, others as in the first records."""
+    """Return the features: as in the folder's metadata, otherwise as in the first records."""
     if notes is None:
         return inferred_specs(sample)
     told = {spec.feature: spec for spec in declared_specs(notes.types)} if notes.types else {}

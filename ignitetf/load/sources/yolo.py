@@ -231,7 +231,7 @@ def _images_of(root: Place, where: Any, described: Place) -> list[tuple[str, int
 def _inside(root: Place, text: str, described: Place) -> tuple[Place, str]:
     """Return the place of a path in a description, and the path below the root.
 
-    Roboflow writes `../train/images` for a folder beside the description.
+    Roboflow writes `../train/images` for a folder next to the description.
     """
     for word in (text, text.removeprefix("../")):
         below = posixpath.normpath(word)
@@ -261,7 +261,7 @@ def yolo(
 
     Raises:
         SourceError: Folders or the description are missing or damaged.
-        ConfigError: There is no such split.
+        ConfigError: The split does not exist.
         MissingExtra: PyYAML is not installed.
     """
     if not location:
