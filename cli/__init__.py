@@ -9,8 +9,7 @@ def run() -> None:
     """Run the command line; never returns.
 
     A shell that completes a name of the cluster is answered without the commands, which take longer
-    to import. Ctrl-C while those are still being imported ends as it does later, without a
-    traceback.
+    to import. Ctrl-C during that import also ends without a traceback.
     """
     try:
         if "_IGNITETF_COMPLETE" in os.environ:

@@ -51,7 +51,7 @@ app = typer.Typer(
 
 
 class ReadProfile(StrEnum):
-    """Rows to read; an enumeration, because Typer does not accept a list of literals."""
+    """Kinds of rows to read; an enumeration, because Typer does not accept a list of literals."""
 
     MNIST = "mnist"
     B100 = "100b"
@@ -123,17 +123,17 @@ def read(
 
     `ratio` compares with a socket that requests page by page, `ratio_ahead` with one that requests
     ahead. `wait`, `receive`, `decode` and `hand_over` are shares of the time; they overlap.
-    `start_ms` is what TensorFlow needs before each scan. `--count 60000` reads epochs of the size
-    of MNIST.
+    `start_ms` is the time that TensorFlow needs before each scan. `--count 60000` reads epochs of
+    the size of MNIST.
 
     Example: ignitetf bench read --rows mnist --output json --plot rates.png
     """
     wanted = rows or [ReadProfile.MNIST, ReadProfile.MB1]
     sweep = ReadProfile.PARTITIONS in wanted
     if nodes and not sweep:
-        raise UsageError("--nodes goes with --rows partitions")
+        raise UsageError("--nodes needs --rows partitions")
     if partitions and len(partitions) > 1 and wanted != [ReadProfile.PARTITIONS]:
-        raise UsageError("several --partitions go with --rows partitions alone")
+        raise UsageError("several --partitions need --rows partitions alone")
     if plot is not None:
         from ignitetf.bench.plot import check_plot
 
@@ -201,7 +201,7 @@ def _show_rates(rates: list[Rate], plot: Path | None, output: Output, sweep: boo
 
         plot_rates(rates, plot)
         note(f"drawn to {plot}")
-    # Tables do not have room for the shape of the rows.
+    # A table is too narrow for the shape of the rows.
     names = None if output != "table" else _TABLE + (_SWEEP if sweep else ())
     show([asdict(r) for r in rates], output, names)
 
@@ -220,7 +220,7 @@ def write(
 ) -> None:
     """Measure each way to write, relative to encoded requests.
 
-    All ways write the same rows, in turn. The reference sends requests encoded in advance.
+    All ways write the same rows, in turn. The reference sends requests that were encoded before.
 
     Example: ignitetf bench write --rows mnist --output json
     """
@@ -265,7 +265,8 @@ def storage(
     connect: Connect,
     workload: WorkloadOption = StorageWorkload.RESNET50,
     accelerators: Annotated[
-        int, typer.Option(min=1, max=1024, metavar="N", help="Most accelerators to try.")
+        int,
+        typer.Option(min=1, max=1024, metavar="N", help="Maximum number of accelerators to try."),
     ] = 64,
     seconds: Annotated[
         float, typer.Option(min=0.1, max=3600, help="Duration of the try of each number.")

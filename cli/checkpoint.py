@@ -154,7 +154,8 @@ def watch(
 
     At the end they are pushed once more.
 
-    A checkpoint is pushed once it is complete. Exit code 1 means that one never was.
+    A checkpoint is pushed once it is complete. Exit code 1 means that a checkpoint stayed
+    incomplete.
 
     Example: ignitetf checkpoint watch checkpoints igfs:///run1 --keep 5
     """

@@ -57,9 +57,9 @@ _CONNECTION: Final = {
 
 
 def answer(environment: Mapping[str, str]) -> bool:
-    """Answer the shell that asks through these variables; False if Typer has to.
+    """Answer a completion request of a shell; return False if Typer must answer it.
 
-    A cluster that does not answer in time, or with an error, is answered with nothing.
+    If the cluster does not answer in time, or with an error, the answer is empty.
     """
     shell = environment.get(VARIABLE, "").removeprefix("complete_")
     if (asked := _asked(shell, environment)) is None:
@@ -79,7 +79,7 @@ def answer(environment: Mapping[str, str]) -> bool:
 
 
 def _names(kind: Kind, word: str, words: Sequence[str]) -> list[str]:
-    """Return the names that begin with a word; ends the process if the cluster needs too long."""
+    """Return the names that begin with a word; exit if the cluster takes too long."""
     if kind == "node":
         from ignitetf.local.state import kept_nodes
 
@@ -162,7 +162,7 @@ def _asked(shell: str, environment: Mapping[str, str]) -> tuple[list[str], str] 
 
 
 def _joined(words: list[str], word: str) -> tuple[list[str], str]:
-    """Undo bash, which breaks `igfs:///a` at the colon."""
+    """Join the words again that bash splits at a colon, as in `igfs:///a`."""
     if word == ":" and words:
         return words[:-1], f"{words[-1]}:"
     if len(words) > 1 and words[-1] == ":":
@@ -171,7 +171,7 @@ def _joined(words: list[str], word: str) -> tuple[list[str], str]:
 
 
 def _settings(words: Sequence[str]) -> Any:
-    """Return how to connect, from the options on the line as a command reads them."""
+    """Return the connection settings from the options on the line."""
     from ignitetf.settings import Settings
 
     given: dict[str, Any] = {}

@@ -36,7 +36,7 @@ _FILED: Final = ("\\i", "\\o", "\\e")
 
 
 def candidates(before: str, after: str, names: SqlNames) -> tuple[str, list[str]]:
-    """Return the word before the cursor, and what it may become, the likeliest first.
+    """Return the word before the cursor, and its completions, the likeliest first.
 
     Args:
         before: The statement up to the cursor.
@@ -107,7 +107,7 @@ def _qualified(table: SqlTable) -> str:
 
 
 def _columns(text: str, names: SqlNames) -> list[str]:
-    """Return the columns of the tables in a statement, and what it calls them."""
+    """Return the columns of the tables in a statement, and its names for the tables."""
     named = references(text)
     columns = [spelled(column) for one in named for column in names.of(one)]
     called = [spelled(one.alias or one.table) for one in named]
@@ -115,7 +115,7 @@ def _columns(text: str, names: SqlNames) -> list[str]:
 
 
 def _matching(word: str, choices: Iterable[str]) -> Iterator[str]:
-    """Yield the choices that begin with a word; keywords in small letters if it has such."""
+    """Yield the choices that begin with a word; keywords in lower case if the word is."""
     bare = word.lstrip('"').upper()
     for choice in choices:
         parts = {choice.lstrip('"').upper(), choice.rpartition(".")[2].lstrip('"').upper()}
@@ -124,7 +124,7 @@ def _matching(word: str, choices: Iterable[str]) -> Iterator[str]:
 
 
 def completer(shell: Shell) -> Any:
-    """Return the completer of prompt_toolkit for what is typed into a shell."""
+    """Return a prompt_toolkit completer for the lines of a shell."""
     from prompt_toolkit.completion import Completer, Completion, PathCompleter
     from prompt_toolkit.document import Document
 
@@ -134,7 +134,7 @@ def completer(shell: Shell) -> Any:
         """Completes commands, statements, and the files of commands."""
 
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:
-            """Yield what the word before the cursor may become."""
+            """Yield the completions of the word before the cursor."""
             before: str = document.text_before_cursor
             if before.lstrip().startswith("\\"):
                 command, space, argument = before.lstrip().partition(" ")

@@ -24,15 +24,15 @@ def demo(
     connect: Connect,
     output: OutputOption = "table",
     port: Annotated[
-        int, typer.Option(help="First port of the nodes, when they have to be started.")
+        int, typer.Option(help="First port of the nodes, if they must be started.")
     ] = 10800,
 ) -> None:
     """Load digits, train, lose a node, resume and restore.
 
     It takes about a minute.
 
-    If no node runs here and none is named, two are started, one of which is killed during the
-    training. A node that was there already is left alone.
+    If no node runs here and none is named, two are started, and one of them is killed during the
+    training. A node that was already running is not changed.
 
     Example: ignitetf demo --output json
     """

@@ -50,7 +50,7 @@ def head(
 
 
 def _note_left_out(name: str, reason: str) -> None:
-    note(f"left out {name}: {reason}")
+    note(f"skipped {name}: {reason}")
 
 
 def _brief(value: Any) -> Any:
@@ -123,7 +123,7 @@ def preview(
 ) -> None:
     """Draw images with their labels, in the terminal or as PNG.
 
-    Each class has equally many images, as far as possible.
+    All classes have the same number of images, as far as possible.
 
     Example: ignitetf preview MNIST_TRAIN --where "LABEL < 3" --out sheet.png
     """

@@ -50,7 +50,7 @@ def export(
 ) -> None:
     """Write a data set as folders, TFRecord, Parquet or shards.
 
-    The report has the command that loads the files again as what they were.
+    The report has the command that loads the files again as the same data.
 
     Example: ignitetf export MNIST_TRAIN mnist --format tfrecord --shards 8
     """

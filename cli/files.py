@@ -2,8 +2,8 @@
 
 rows -> **files** -> file
 
-Rows are written while they are read, so that memory stays bounded whatever their number, and the
-file appears only when it is whole.
+Rows are written while they are read, so that memory stays bounded for any number of rows. The file
+appears when it is complete.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def form_of(path: Path | None, wanted: QueryOutput | None = None) -> QueryOutput
     """Return the requested form; by default the one for the suffix of the file.
 
     Raises:
-        ConfigError: The suffix is that of a form that is not written here.
+        ConfigError: Files with this suffix cannot be written.
     """
     if wanted is not None or path is None:
         return wanted or "table"
     suffix = path.suffix.lower()
     if (form := _FORMS.get(suffix)) is None:
         raise ConfigError(
-            f"{path.name}: files {suffix} are not written",
+            f"{path.name}: cannot write files {suffix}",
             hint=f"name it {', '.join(name for name in _FORMS if name)}, or set the format: --output csv",
         )
     return form
@@ -135,8 +135,8 @@ def _groups(pyarrow: Any, batches: Iterator[Any]) -> Iterator[Any]:
 def whole(path: Path) -> Iterator[Path]:
     """Yield the path to write to, and move the file to `path` at the end.
 
-    An exception removes what was written. As with a shell's `>`, a link stays one and the file it
-    leads to is written, a file keeps its permissions, and a pipe or device is written to.
+    An exception removes the partial file. As with a shell's `>`, the target of a link is written, a
+    file keeps its permissions, and a pipe or device is written to directly.
     """
     if path.exists() and not path.is_file():
         yield path

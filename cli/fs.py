@@ -269,7 +269,7 @@ def stat(
     fs_name: NameOption = DEFAULT,
     output: OutputOption = "table",
 ) -> None:
-    """Show what is known about a file or directory.
+    """Show size, time and other facts of a file or directory.
 
     Example: ignitetf fs stat igfs:///checkpoints/ckpt-1.index
     """
@@ -289,7 +289,7 @@ def stat(
 def check(
     connect: Connect,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Repair what is inconsistent; remove what is unused.")
+        bool, typer.Option("--repair", help="Repair inconsistent entries; remove unused data.")
     ] = False,
     read: Annotated[
         bool, typer.Option("--read", help="Read every file and compare checksums.")

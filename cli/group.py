@@ -1,8 +1,8 @@
 """The group at the root of the command line, and the class of its commands.
 
 It imports a sub-command's module on first use. It is also the only place that turns errors into
-exit codes, so that a test runner sees the same as a shell: 0 success, 1 failure (one line and a
-hint), 2 wrong usage, 130 interrupted (Ctrl-C).
+exit codes, so that a test runner and a shell get the same codes: 0 success, 1 failure (one line and
+a hint), 2 wrong usage, 130 interrupted (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from ignitetf.spelling import did_you_mean
 __all__ = ["Command", "LazyGroup", "UsageError", "prepare"]
 
 # A command raises this for options that cannot be combined: exit code 2. Some versions of Typer
-# include Click, others depend on it; the base classes of its public BadParameter are the same two
-# everywhere.
+# include Click, others depend on it; its public BadParameter has the same two base classes in all.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 _ClickException: type[Any] = typer.BadParameter.__mro__[2]
 
@@ -80,7 +79,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group whose help shows the first sentence about each command, however long."""
+    """A group whose help shows the whole first sentence about each command."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands."""
@@ -111,7 +110,7 @@ class LazyGroup(TyperGroup):
         return list(self.registry)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import and return the command of this name; None if there is none."""
+        """Import and return the command of this name; None if it does not exist."""
         if cmd_name not in self.registry:
             return None
         if cmd_name not in self.commands:
@@ -133,7 +132,7 @@ class LazyGroup(TyperGroup):
             super().invoke(ctx)
 
     def make_context(self, *args: Any, **more: Any) -> Any:
-        """Parse the arguments, for which Typer imports more than it did before."""
+        """Parse the arguments; Typer imports further modules for it."""
         with _interruptions():
             return super().make_context(*args, **more)
 
@@ -170,8 +169,8 @@ class LazyGroup(TyperGroup):
                 error.__dict__.pop("__notes__", None)
                 traceback.print_exc()
             code = _report(error)
-        # CPython records a KeyboardInterrupt that leaves the exec of a text, as in a dataclass, and
-        # then ends by SIGINT even if it is handled. Another exec resets this record.
+        # CPython records a KeyboardInterrupt that leaves `exec`, as in a dataclass. It then ends by
+        # SIGINT even if the exception is handled. Another `exec` resets this record.
         exec("")  # nosec B102
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -193,7 +192,7 @@ def prepare(app: typer.Typer) -> typer.Typer:
 
 @contextlib.contextmanager
 def _interruptions() -> Iterator[None]:
-    """End by `Exit`, with the number of the signal, what a KeyboardInterrupt ended."""
+    """Raise `Exit` with the number of the signal if a KeyboardInterrupt ended the block."""
     try:
         yield
     except (typer.Exit, _ClickException):
@@ -202,7 +201,7 @@ def _interruptions() -> Iterator[None]:
         if (request := _interruption(error)) is None:
             raise
         if isinstance(error, (IgniteTFError, OSError)):
-            # The clean-up failed: report that, but exit as interrupted, because the user ended the
+            # The clean-up failed: report this, but exit as interrupted, because the user ended the
             # command.
             _report(error)
         number = request.args[0] if request.args else signal.SIGINT
@@ -232,7 +231,7 @@ def _report(error: Exception) -> int:
     elif isinstance(error, typer.Abort):
         _say("aborted")
     elif isinstance(error, BrokenPipeError) or _errno(error) == errno.EPIPE:
-        # Nobody reads the rest of the buffer: keep the interpreter from flushing it again.
+        # The rest of the buffer has no reader: keep the interpreter from flushing it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     elif isinstance(error, UnicodeEncodeError):
         found = ascii(error.object[error.start])
@@ -252,7 +251,7 @@ def _report(error: Exception) -> int:
     else:
         _say(
             f"internal error: {type(error).__name__}: {error}",
-            "run it again with --debug to see where, and report it",
+            "run it again with --debug to see the place, and report it",
         )
     return 1
 
@@ -319,7 +318,7 @@ _HANDLER: Final = "ignitetf.rules"
 
 
 def rules_in_any_encoding(out: IO[str]) -> None:
-    """Have the rules of tables written as `-` where the encoding of an output has no `─`."""
+    """Write the rules of tables as `-` if the encoding of an output has no `─`."""
     if not isinstance(out, io.TextIOWrapper) or out.errors != "strict":
         return
     try:

@@ -31,7 +31,7 @@ _OPTIONS: Final = (
     PathOption("cert", "Client certificate, PEM.", exists=True, dir_okay=False),
     PathOption("key", "Key of the client certificate, PEM.", exists=True, dir_okay=False),
 )
-# Rows that the node sends at once: few, because they may have large values.
+# Rows in a page of the node: few, because they may have large values.
 _PAGE_ROWS: Final = 64
 # Short labels, because harlequin shows them next to names.
 _LABELS: Final = {
@@ -121,13 +121,13 @@ class IgniteCursor(HarlequinCursor):  # type: ignore[misc]
         self._cursor = cursor
         self._cancelled = cancelled
         self._limit: int | None = None
-        # Kept, because harlequin requests them after it has fetched all rows.
+        # Stored, because harlequin requests them after it has fetched all rows.
         self._columns = [
             (name, _LABELS.get(kind, "?")) for name, kind, *_ in cursor.description or ()
         ]
 
     def columns(self) -> list[tuple[str, str]]:
-        """Return the names of the columns, each with a short label for its type; at any time."""
+        """Return the names of the columns, each with a short label for its type."""
         return self._columns
 
     def set_limit(self, limit: int) -> IgniteCursor:

@@ -24,7 +24,7 @@ _IMPORTLIB: Final = "<frozen importlib._bootstrap>"
 
 
 class _Raised(NamedTuple):
-    """A request that was raised where it may be lost."""
+    """A request to end that was raised in code that may discard it."""
 
     number: int
     # The outermost import in progress; None if the interrupt is known to be lost.
@@ -65,7 +65,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _handle_unraisable(what: Any) -> None:
-    """Report an error that Python cannot raise, or have it raised elsewhere if it is a request."""
+    """Report an error that Python cannot raise; raise a request to end elsewhere."""
     if issubclass(what.exc_type, KeyboardInterrupt):
         number = what.exc_value.args[0] if what.exc_value.args else signal.SIGINT
         _retry_later(_Raised(number, None))

@@ -48,11 +48,14 @@ _JobArgument = Annotated[
 def ps(
     connect: Connect,
     all_jobs: Annotated[
-        bool, typer.Option("--all", "-a", help=f"All, not the last {_RECENT} and those that run.")
+        bool,
+        typer.Option(
+            "--all", "-a", help=f"All jobs, instead of running jobs and the last {_RECENT}."
+        ),
     ] = False,
     output: OutputOption = "table",
 ) -> None:
-    """List training jobs, the newest first. `dead`: the launcher went without a word.
+    """List training jobs, the newest first. `dead`: the launcher vanished without recording an end.
 
     Example: ignitetf ps
     """
@@ -122,7 +125,7 @@ def describe(connect: Connect, job: _JobArgument, output: OutputOption = "table"
 
 
 def _epoch(worker: WorkerStatus) -> str:
-    """Return the epoch that a worker reads, and how far it is in its part of that."""
+    """Return the epoch that a worker reads, and its rows so far."""
     if not worker.epochs:
         return ""
     last = worker.epochs[-1]
@@ -324,7 +327,7 @@ def stop(
         if found.state not in ENDED:
             raise RequestTimeout(
                 f"{found.id} is still {found.state} after {wait:g} s",
-                hint="it ends when its workers do; see 'ignitetf describe'",
+                hint="it ends after its workers; see 'ignitetf describe'",
             )
         if found.state == "dead":
             cause = found.cause or "its launcher ended without reporting"

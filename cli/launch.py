@@ -40,19 +40,21 @@ def launch(
         typer.Option(help="Data set that IgniteDataset reads.", metavar="NAME"),
     ] = None,
     engine_name: Annotated[
-        Engine, typer.Option("--engine", help="Where the workers run.")
+        Engine, typer.Option("--engine", help="Engine that runs the workers.")
     ] = "local",
     detach: Annotated[
         bool, typer.Option("--detach", help="Return when the job has started.")
     ] = False,
     restarts: Annotated[
         int,
-        typer.Option(min=0, help="How often to restart the group after a failure.", metavar="R"),
+        typer.Option(
+            min=0, help="Maximum number of restarts of the group after failures.", metavar="R"
+        ),
     ] = 0,
     elastic: Annotated[
         str | None,
         typer.Option(
-            help="Restart with the workers that are left, within these limits.", metavar="MIN:MAX"
+            help="Restart with the remaining workers, within these limits.", metavar="MIN:MAX"
         ),
     ] = None,
     start_timeout: Annotated[
@@ -63,16 +65,17 @@ def launch(
         float,
         typer.Option(
             min=0,
-            help="Limit from the first worker done to the last; 0 for none.",
+            help="Limit from the end of the first worker to the last; 0 for none.",
             metavar="SECONDS",
         ),
     ] = 3600.0,
     grace: Annotated[
         float,
-        typer.Option(min=0, help="Time to end by itself before it is killed.", metavar="SECONDS"),
+        typer.Option(min=0, help="Time for a clean end before it is killed.", metavar="SECONDS"),
     ] = 10.0,
     keras: Annotated[
-        Keras, typer.Option(help="Repair Keras 3 for several workers, take Keras 2, or neither.")
+        Keras,
+        typer.Option(help="Repair Keras 3 for several workers, use Keras 2, or change nothing."),
     ] = "repair",
     image: Annotated[
         str, typer.Option(help="Image of the pods, for Kubernetes.", metavar="NAME")
@@ -131,10 +134,10 @@ def _launch(
         return
     if detach:
         job = run_in_background(spec, job, client)
-        note(f"'ignitetf attach {job.id}' looks at it, 'ignitetf stop {job.id}' ends it")
+        note(f"'ignitetf attach {job.id}' shows it, 'ignitetf stop {job.id}' ends it")
         show(job.to_json() if output in NESTED else {"job": job.id}, output)
         return
-    # Standard output is for the job's record, if that is printed as JSON or CSV.
+    # Standard output is only for the job's record if it is printed as JSON or CSV.
     screen = Prefixed(sys.stderr if output != "table" else sys.stdout, sys.stderr)
     job = run_job(spec, job, client, show=screen.write, note=note)
     if output != "table":
@@ -143,7 +146,7 @@ def _launch(
 
 
 def _print_manifests(spec: LaunchSpec, image: str, connect: Connect, dry_run: bool) -> None:
-    """Print the objects that run the job in Kubernetes, which starts it itself."""
+    """Print the Kubernetes objects that run the job; applying them starts it."""
     from ignitetf.errors import ConfigError
     from ignitetf.jobs.store import new_id
     from ignitetf.launch.kubernetes import SECRET, Target, indexed_job, ray_job, to_yaml
@@ -164,7 +167,7 @@ def _print_manifests(spec: LaunchSpec, image: str, connect: Connect, dry_run: bo
 
 
 def _planned(workers: list[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
-    """Return what would be started; where objects inside objects are not shown, a row each."""
+    """Return the workers that would start; flat rows for outputs without nested objects."""
     if output in NESTED:
         return workers
     return [

@@ -71,7 +71,7 @@ def _beginning(word: str, names: Iterable[str]) -> list[str]:
 
 
 def _tables(connection: _NodeConnection) -> dict[str, str]:
-    """Return the caches by the names of their tables; none for a user who may not ask."""
+    """Return the caches by the names of their tables; none for a user without permission."""
     request = sql_request("PUBLIC", statement("sql_names"), (), _MOST)
     try:
         body = connection.call(OpCode.QUERY_SQL_FIELDS, request)
@@ -85,7 +85,7 @@ def _tables(connection: _NodeConnection) -> dict[str, str]:
 def _jobs(connection: _NodeConnection) -> list[str]:
     body = connection.call(OpCode.QUERY_SCAN, scan_request(java_hash(_JOBS), _MOST))
     keys = [(key or b"").decode() for key, _ in pairs_at(body, 12, int_at(body, 8))]
-    return [key for key in keys if "#" not in key]  # others belong to a job
+    return [key for key in keys if "#" not in key]  # other entries belong to a job
 
 
 def _files(connection: _NodeConnection, word: str) -> list[str]:

@@ -55,7 +55,7 @@ SHARED = (
         int | None,
         typer.Option(
             min=0,
-            help="Copies of each partition, besides the first [default: 0; of a replacement, as before].",
+            help="Copies of each partition, after the first [default: 0; of a replacement, as before].",
         ),
         None,
     ),
@@ -84,7 +84,7 @@ SHARED = (
     parameter(
         "bad_records",
         OnBadRecord,
-        typer.Option(help="Stop at a record that cannot be read, or skip it."),
+        typer.Option(help="Stop at an unreadable record, or skip it."),
         "fail",
     ),
     Parameter("output", Parameter.KEYWORD_ONLY, default="table", annotation=OutputOption),
@@ -143,7 +143,7 @@ def load(
 
 
 def _left(error: KeyboardInterrupt, cache: str, source: Source) -> str:
-    """Return what remains of an interrupted load, and how to continue."""
+    """Return a note about an interrupted load: its remains, and how to continue."""
     if getattr(error, "kept", False):
         if not source.resumable:
             return f"'ignitetf load ... --if-exists replace' starts again with {cache}"
@@ -152,7 +152,7 @@ def _left(error: KeyboardInterrupt, cache: str, source: Source) -> str:
 
 
 def _note_bad_records(records: list[BadRecord]) -> None:
-    """Print each bad record once: two tables of a source may lack the same one."""
+    """Print each bad record once: two tables of a source may skip the same one."""
     once = list(dict.fromkeys(records))
     for bad in once[:_SHOWN_BAD_RECORDS]:
         note(f"skipped {bad.name}: {bad.reason}")

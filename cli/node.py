@@ -36,7 +36,8 @@ def start(
         typer.Option(help="Port for clients [default: 10800]; further members take the next."),
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(help="Members, a real cluster on this machine [default: 1].")
+        int | None,
+        typer.Option(help="Number of members, which form a cluster on this machine [default: 1]."),
     ] = None,
     memory: Annotated[
         str | None,
@@ -104,7 +105,7 @@ def stop(
     name: NameOption = "default",
     all_nodes: Annotated[bool, typer.Option("--all", help="Stop every node.")] = False,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time to end by itself before it is killed.")
+        float, typer.Option(metavar="SECONDS", help="Time for a clean end before it is killed.")
     ] = 60,
     output: OutputOption = "table",
 ) -> None:
@@ -191,7 +192,7 @@ def logs(
 
 
 def _print_line(member: str, line: str, output: Output) -> None:
-    """Print a line of a log as it is, or with its member for programs, while it is read."""
+    """Print a line of a log as it is read: unchanged, or as a record with its member."""
     if output == "json":
         line = json.dumps({"member": member, "line": line}, ensure_ascii=False)
     elif output == "csv":
@@ -287,7 +288,7 @@ def _security(name: str) -> tuple[Security, tuple[str, ...]]:
 
 
 def _new_password(user: str, file: Path | None) -> str:
-    """Return the password from a file, or as typed twice."""
+    """Return the password from a file, or from two equal inputs."""
     from ignitetf.errors import ConfigError
 
     if file is not None:
@@ -306,7 +307,7 @@ def _new_password(user: str, file: Path | None) -> str:
 
 @contextmanager
 def _log_of_failure() -> Iterator[None]:
-    """Print the end of the node's log before the error it belongs to."""
+    """Print the end of the node's log before its error."""
     from ignitetf.errors import NodeError
 
     try:

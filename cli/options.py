@@ -53,7 +53,7 @@ class StorageWorkload(StrEnum):
 
 WorkloadOption = Annotated[
     StorageWorkload,
-    typer.Option("--workload", help="Samples, batches and steps, as MLPerf Storage has them."),
+    typer.Option("--workload", help="Samples, batches and steps of MLPerf Storage."),
 ]
 
 
@@ -84,7 +84,7 @@ class Connect:
         return connect(**self.given())
 
     def given(self) -> dict[str, Any]:
-        """Return the settings that are given as options; asks for passwords without a value."""
+        """Return the settings that are given as options; prompt for passwords without a value."""
         given = dict(self._options)
         for option, setting in _LIMITS.items():
             if (limit := given.pop(option, None)) is not None:
@@ -120,8 +120,8 @@ _CONNECTION = (
     _option(
         "--password",
         str,
-        "Password; asked for when no value follows, which is better: other users of this"
-        " machine see a value in the list of processes.",
+        "Password; without a value, the command asks for it, which is safer: other users of"
+        " this machine can see a value in the list of processes.",
         metavar="[TEXT]",
     ),
     _option("--tls/--no-tls", bool, "Encrypt, and verify the server."),
@@ -137,7 +137,7 @@ _CONNECTION = (
     _option(
         "--key-password",
         str,
-        "Password of the key; asked for when no value follows, as with --password.",
+        "Password of the key; without a value, the command asks for it.",
         metavar="[TEXT]",
     ),
     _option("--tls-insecure", bool, "Do not verify the server."),
@@ -207,7 +207,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something is lost, and abort if refused; without a terminal, do not ask."""
+    """Ask before data are lost, and abort if refused; without a terminal, do not ask."""
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm(question, abort=True, err=True)
 

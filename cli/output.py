@@ -70,8 +70,8 @@ def show(
 ) -> None:
     """Print rows or one record.
 
-    The table of one record leaves out what is not known. JSON and CSV are written while the rows are read, and so is a table in a terminal; elsewhere it
-    needs all of them first, for the widths of its columns.
+    The table of one record omits unknown values. JSON and CSV are written while the rows are read,
+    as is a table in a terminal. Other tables need all rows first, for the widths of their columns.
 
     Args:
         data: Rows, or a mapping for one record.
@@ -103,7 +103,7 @@ def show(
 
 
 def say(message: str, record: Mapping[str, Any], output: Output) -> None:
-    """Tell what a command did: a message to people, a record to programs.
+    """Report the result of a command: a message for people, a record for programs.
 
     Args:
         message: The message, for stderr.
@@ -140,7 +140,7 @@ def unique(names: Sequence[str]) -> list[str]:
 
 
 def terminal_width(out: IO[str]) -> int | None:
-    """Return the width of the terminal that this goes to; None if it is none."""
+    """Return the width of the terminal of a stream; None if it is not a terminal."""
     return max(1, shutil.get_terminal_size().columns) if out.isatty() else None
 
 

@@ -102,7 +102,7 @@ class ResultPages(Paged):
 
 
 class Limited(Paged):
-    """The first rows of a result; calls `more` with their number if there are others."""
+    """The first rows of a result; calls `more` with their number if more rows exist."""
 
     def __init__(self, rows: Rows, limit: int, more: Callable[[int], None]) -> None:
         """Take at most `limit` rows."""

@@ -22,7 +22,7 @@ from ignitetf.cli.tables import CHUNK_ROWS, block_lines, table_lines
 
 __all__ = ["Expanded", "display"]
 
-# When a row is shown as a block of lines: never, always, or if a table does not fit.
+# Rows as blocks of lines: never, always, or if a table does not fit.
 Expanded = Literal["auto", "on", "off"]
 
 # A pager that scrolls sideways gets whole lines. The width is a number, so that rows are not
@@ -41,7 +41,7 @@ def display(
 
     Args:
         names: Names of the columns.
-        rows: The rows, which are read as far as they are shown.
+        rows: The rows; only the rows that are shown are read.
         expanded: True if a row is a block of lines.
         paged: True if a pager may be used.
     """
@@ -101,7 +101,7 @@ def _page(command: Sequence[str], lines: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def _interrupts_left_to_it() -> Iterator[None]:
-    """Ignore Ctrl-C, which the pager takes for itself."""
+    """Ignore Ctrl-C, which the pager handles itself."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

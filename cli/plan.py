@@ -1,4 +1,4 @@
-"""`ignitetf plan`: the size of the cluster that a training needs, with the rule of each figure."""
+"""`ignitetf plan`: the cluster size that a training needs, with the rule for each number."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def plan(
 
     It also gives copies, workers and readers.
 
-    Times of a page are measured on the running node, if there is one and it has room; they are
-    assumed otherwise. JSON has the plan, the times and the rules in one object.
+    The times of a page are measured on the running node if it has enough memory, and otherwise
+    assumed. JSON has the plan, the times and the rules in one object.
 
     Example: ignitetf plan --accelerators 64 --workload resnet50 --network-gbit 100
     """
@@ -92,7 +92,7 @@ def plan(
 
 
 def _measured(connect: Connect, workload: Workload) -> ServiceTimes | None:
-    """Return the times of the running node; None, and why, if they cannot be measured."""
+    """Return the measured times of the running node, or None and the reason."""
     from ignitetf.errors import ConnectError
     from ignitetf.plan.service import measure_times
 

@@ -46,7 +46,7 @@ def add(
     for option in _FILES:
         if option in given:
             given[option] = str(Path(given[option]).expanduser().absolute())
-    Settings.resolve(**given)  # raises an error for unusable settings
+    Settings.resolve(**given)  # raise an error for unusable settings
     if address := given.pop("address", None):
         given["addresses"] = [part.strip() for part in address.split(",") if part.strip()]
     path = write_profile(name, given)
@@ -61,7 +61,7 @@ def add(
 def list_(output: OutputOption = "table") -> None:
     """List the profiles, without their passwords.
 
-    A password is shown only as set or not set.
+    A password is only shown as set or not set.
 
     Example: ignitetf profile ls
     """
@@ -83,7 +83,7 @@ def remove(name: NameArgument, output: OutputOption = "table") -> None:
 
 
 def _row(name: str) -> dict[str, Any]:
-    """Return what a profile says, without its secrets; of a damaged one, that it is damaged."""
+    """Return the settings of a profile without secrets, or a note that it is damaged."""
     from ignitetf.profiles import read_profile
 
     try:

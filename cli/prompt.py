@@ -101,7 +101,7 @@ def _session(shell: Shell, terminal: dict[str, Any]) -> Any:
         history=History(str(history_file())),
         completer=completer(shell),
         complete_while_typing=False,
-        complete_in_thread=True,  # requests the names again, which may take a moment
+        complete_in_thread=True,  # fetches the names again, which may take a moment
         enable_open_in_editor=True,
         tempfile_suffix=".sql",
         **terminal,

@@ -65,8 +65,8 @@ def query(
         float | None,
         typer.Option(
             "--statement-timeout",
-            help="Seconds after which the node cancels a statement, with the reading of its rows."
-            "  [default: none; each answer has the limit of --timeout]",
+            help="Seconds until the node cancels a statement, including the time to read its rows."
+            "  [default: none; --timeout limits each answer]",
         ),
     ] = None,
 ) -> None:
@@ -131,7 +131,7 @@ def _check(statements: Sequence[str], values: Sequence[Any], output: QueryOutput
     if not statements:
         raise UsageError("the SQL statement is missing")
     if values and len(statements) > 1:
-        raise UsageError(f"--param goes with one statement, here are {len(statements)}")
+        raise UsageError(f"--param needs a single statement, here are {len(statements)}")
     from ignitetf.sql.tokens import is_query
 
     queries = sum(map(is_query, statements))

@@ -1,7 +1,7 @@
 """Keeps TensorFlow's messages about itself out of the output of our commands.
 
-Only commands that import TensorFlow themselves use it. A script that `ignitetf launch` runs, or
-that imports ignitetf, makes its own choice.
+Only commands that import TensorFlow themselves use it. Scripts that `ignitetf launch` runs, or that
+import ignitetf, decide this themselves.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def quiet_tensorflow() -> None:
 
 @contextlib.contextmanager
 def _without_chatter() -> Iterator[None]:
-    """Hold back what is written to stderr within the block, also by C++, and let errors through.
+    """Suppress output to stderr within the block, also from C++, except errors.
 
-    While TensorFlow is loaded it writes some of its messages whatever the level is.
+    TensorFlow writes some of its messages during its import, at any level.
     """
     sys.stderr.flush()
     own = os.dup(2)

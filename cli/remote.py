@@ -77,7 +77,7 @@ def open_remote(connect: Connect, name: str, *paths: str) -> IgniteFileSystem:
 
 
 def _nearest(fs: IgniteFileSystem, path: str) -> list[str]:
-    """Return existing paths that are like one that does not exist."""
+    """Return existing paths that are similar to a missing one."""
     names = parts(path)
     for at, name in enumerate(names):
         there = [one.rpartition("/")[2] for one in fs.ls(join(names[:at]), detail=False)]
@@ -127,7 +127,7 @@ def local_pairs(
 
 
 def _below(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
-    """Yield everything below a local folder, links followed; raises what cannot be listed."""
+    """Yield all paths below a local folder, also through links; raise errors of listing."""
     facts = folder.stat()
     own = (facts.st_dev, facts.st_ino)
     if own in above:

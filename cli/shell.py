@@ -36,7 +36,7 @@ __all__ = ["Options", "Shell", "is_complete", "units"]
 EXIT_COMMANDS: Final = frozenset(("quit", "exit", "\\q"))
 HELP: Final = frozenset(("help", "?", "\\?"))
 _CHANGES_NAMES: Final = frozenset(("CREATE", "DROP", "ALTER"))
-_NAMES_S: Final = 3.0  # how long names are cached
+_NAMES_S: Final = 3.0  # seconds that names are cached
 _FIRST_ROWS: Final = 1000
 
 
@@ -93,12 +93,12 @@ def _is_word(line: str) -> bool:
 
 
 class Shell:
-    """Runs what was typed, over a connection that is opened again if it is lost.
+    """Runs the input of the user, over a connection that is opened again if it is lost.
 
     Attributes:
         options: Settings changed by the user.
         last: The last statement, for the editor.
-        proposed: Text for the next prompt, as an editor left it.
+        proposed: Text for the next prompt, from an editor.
         target: File that the rows of the next query go to; None for the screen.
     """
 
@@ -128,7 +128,7 @@ class Shell:
             self._client = None
 
     def names(self) -> SqlNames:
-        """Return the names of tables and columns, as they were a moment ago."""
+        """Return the cached names of tables and columns."""
         if time.monotonic() - self._names_at >= _NAMES_S:
             try:
                 self._names = sql_names(self.client)
@@ -138,12 +138,12 @@ class Shell:
         return self._names
 
     def handle(self, text: str) -> bool:
-        """Run commands and statements and print errors; returns False if the user wants to leave."""
+        """Run commands and statements, and print errors; return False if the user quits."""
         try:
             return self.run(text)
         except KeyboardInterrupt:
             note("interrupted")
-            # The node ends a statement whose connection is gone.
+            # The node ends a statement whose connection was closed.
             self.close()
         except IgniteTFError as error:
             note(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
@@ -218,7 +218,7 @@ class Shell:
         note(f"{told}, {seconds:.3f} s" if self.options.timing else told)
 
     def _rows(self, result: Paged, target: Path | None) -> tuple[str, float]:
-        """Show or write the rows; returns how many there were, and the seconds they took."""
+        """Show or write the rows; return their number and the seconds they took."""
         timed = _Timed(result)
         rows = Counted(timed)
         if target is not None and form_of(target) != "table":
@@ -247,7 +247,7 @@ class Shell:
 
 
 class _Timed(Paged):
-    """Pages, and the seconds it took to get them."""
+    """Pages of rows, with the seconds it took to receive them."""
 
     def __init__(self, pages: Paged) -> None:
         self.columns = pages.columns
@@ -269,7 +269,7 @@ def _counted(count: int) -> str:
     return f"{count:,} row{'' if count == 1 else 's'}"
 
 
-# Show the elapsed time on the terminal, once something takes long
+# Show the elapsed time on the terminal during long work
 
 _AFTER_S: Final = 1.0
 _REFRESH_S: Final = 0.5
@@ -277,7 +277,7 @@ _REFRESH_S: Final = 0.5
 
 @contextmanager
 def waiting(label: str) -> Iterator[None]:
-    """Show the seconds on stderr from the first one on, and remove them at the end of the block.
+    """Show the elapsed seconds on stderr, and remove them at the end of the block.
 
     Nothing is shown unless stderr is a terminal.
     """

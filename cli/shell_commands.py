@@ -93,7 +93,9 @@ def _input(shell: Shell, file: str) -> bool:
         raise ConfigError("\\i needs a file", hint="\\i FILE runs its statements and commands")
     path = Path(file).expanduser()
     if len(_reading) >= _DEPTH:
-        raise ConfigError(f"{path}: {_DEPTH} files read each other", hint="does it read itself?")
+        raise ConfigError(
+            f"{path}: {_DEPTH} files include each other", hint="does it include itself?"
+        )
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -106,7 +108,7 @@ def _input(shell: Shell, file: str) -> bool:
 
 
 def _edit(shell: Shell, file: str) -> None:
-    """Edit a file or the last statement; what is left there is the next text of the prompt."""
+    """Edit a file or the last statement; the edited text is the next text of the prompt."""
     if file:
         _run_editor(Path(file).expanduser())
         shell.proposed = Path(file).expanduser().read_text(encoding="utf-8-sig").strip()

@@ -21,7 +21,7 @@ def split(
         list[str] | None,
         typer.Argument(
             metavar="[SPLIT=FRACTION]...",
-            help="Splits to make, as train=0.8 test=0.2; none lists those there are.",
+            help="Splits to make, as train=0.8 test=0.2; without any, list the existing splits.",
             show_default=False,
         ),
     ] = None,
@@ -34,11 +34,12 @@ def split(
         typer.Option(metavar="FIELD", help="Balance the splits by the values of this field."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace existing splits, and all made with them.")
+        bool,
+        typer.Option("--force", help="Replace existing splits, and all splits made with them."),
     ] = False,
     remove: Annotated[
         str | None,
-        typer.Option(metavar="SPLIT", help="Remove this split, and those made with it."),
+        typer.Option(metavar="SPLIT", help="Remove this split, and all splits made with it."),
     ] = None,
     recount: Annotated[
         bool, typer.Option("--recount", help="Count the rows again, and keep the numbers.")
@@ -49,7 +50,7 @@ def split(
 
     `open_rows` and `IgniteDataset` read one with split="train".
 
-    A hash of its key decides the split of a row, which so keeps it when rows are appended.
+    A hash of its key decides the split of a row, so a row keeps its split when rows are appended.
 
     Example: ignitetf split MNIST_TRAIN train=0.9 validation=0.1 --by LABEL
     Example: ignitetf split MNIST_TRAIN --folds 5
@@ -61,7 +62,7 @@ def split(
     makes = bool(parts) or folds is not None
     if makes + (remove is not None) + recount > 1 or (parts and folds is not None):
         raise ConfigError(
-            "ignitetf split does one thing at a time",
+            "ignitetf split accepts one action at a time",
             hint="SPLIT=FRACTION ..., or one of --folds, --remove and --recount",
         )
     if not makes and (by is not None or seed or force):
@@ -94,6 +95,6 @@ def _fractions(parts: list[str]) -> dict[str, str]:
         if not equals:
             raise ConfigError(f"{part!r} is not a split", hint="SPLIT=FRACTION, as train=0.8")
         if name in found:
-            raise ConfigError(f"the split {name!r} is there twice")
+            raise ConfigError(f"the split {name!r} is given twice")
         found[name] = fraction
     return found

@@ -59,7 +59,7 @@ def create(
             client, text, name=name or stem, partitions=partitions, backups=backups
         )
     if not made:
-        note("the statements made no table")
+        note("the statements created no table")
     show(made, output, columns=_COLUMNS)
 
 
@@ -127,7 +127,7 @@ def _statements(source: str) -> tuple[str, str]:
     if source.lower() in TABLES:
         return text_of(source.lower()), source.upper()
     if not source.endswith(".sql"):
-        raise UsageError(f"{source!r} is none of {', '.join(TABLES)}, and no file *.sql")
+        raise UsageError(f"{source!r} is not one of {', '.join(TABLES)}, and not a file *.sql")
     path = Path(source)
     try:
         return path.read_text(encoding="utf-8-sig"), path.stem.upper()

@@ -1,4 +1,4 @@
-"""Rows and records as lines of text that lose no column, whatever the width of the terminal.
+"""Rows and records as lines of text with all columns, for terminals of any width.
 
 values -> **tables** -> output, the prompt
 
@@ -34,7 +34,7 @@ _RULE: Final = 40  # length of the line above a block
 
 @dataclass(frozen=True)
 class _Column:
-    """One column of a chunk of rows: the texts of its cells, and its widths.
+    """A column of a chunk of rows: the texts of its cells, and its widths.
 
     Attributes:
         name: Its name.
@@ -117,7 +117,7 @@ def _column(name: str, values: Sequence[Any]) -> _Column:
 def _widths(
     columns: Sequence[_Column], width: int | None, before: list[int] | None
 ) -> list[int] | None:
-    """Return widths of columns side by side, where it can be as they were; None if none fit."""
+    """Return widths for columns in one table, the previous ones if possible; None if none fit."""
     if width is None:
         return [column.natural for column in columns]
     found = _fitted(columns, width)
@@ -128,7 +128,7 @@ def _widths(
 
 
 def _fitted(columns: Sequence[_Column], width: int) -> list[int] | None:
-    """Return widths of columns side by side, the widest narrowed first; None if they do not fit."""
+    """Return widths for columns in one table, narrowing the widest first; None if none fit."""
     room = width - _GAP * (len(columns) - 1)
     if sum(column.natural for column in columns) <= room:
         return [column.natural for column in columns]
@@ -146,7 +146,7 @@ def _fitted(columns: Sequence[_Column], width: int) -> list[int] | None:
 
 
 def _in_parts(columns: Sequence[_Column], count: int, width: int, start: int) -> Iterator[str]:
-    """Yield rows whose columns do not fit side by side: in groups of columns, or as blocks."""
+    """Yield the lines of rows that are too wide for one table: groups of columns, or blocks."""
     groups = _groups(columns, count, width, start)
     if groups is None:
         yield from _blocks(columns, count, width, start)
@@ -164,7 +164,7 @@ def _in_parts(columns: Sequence[_Column], count: int, width: int, start: int) ->
 def _groups(
     columns: Sequence[_Column], count: int, width: int, start: int
 ) -> list[list[_Column]] | None:
-    """Return groups of columns that fit, each with what names the rows; None if blocks are better."""
+    """Return groups of columns that fit, each with the row's name; None if blocks are better."""
     label = columns[0]
     rest = list(columns[1:])
     if len(set(label.cells)) < count or label.least > width // 3:
@@ -254,7 +254,7 @@ def _chopped(line: str, width: int) -> Iterator[str]:
 
 
 def _whole_words(piece: str, following: str) -> str:
-    """Return the words of a full line that end in it, or all of it if none does."""
+    """Return the complete words of a full line; the whole line if it has none."""
     if following == " ":
         return piece
     return piece[: piece.rfind(" ") + 1] or piece

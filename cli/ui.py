@@ -29,8 +29,8 @@ def ui(
             metavar="TEXT",
             envvar="IGNITETF_UI_TOKEN",
             show_envvar=False,
-            help="Token that a browser must present [default: random]; better in IGNITETF_UI_TOKEN, since"
-            " other users of this machine see options.",
+            help="Token that a browser must present [default: random]; IGNITETF_UI_TOKEN is safer, because"
+            " other users of this machine can see options.",
         ),
     ] = None,
     write: Annotated[
@@ -39,8 +39,8 @@ def ui(
 ) -> None:
     """Show data sets, SQL, jobs, files and nodes in a browser.
 
-    The page reads only, unless --write is given, and answers on a loopback address only, to those
-    who know the token in the printed address.
+    The page only reads, unless --write is given. It answers on a loopback address only, to clients
+    that know the token in the printed address.
 
     Example: ignitetf ui --no-browser
     """
@@ -48,7 +48,7 @@ def ui(
 
     def ready(url: str) -> None:
         typer.echo(url)
-        note("end it with Ctrl-C")
+        note("Ctrl-C ends it")
 
     settings = connect.settings()
     serve(settings, port=port, token=token, write=write, browser=browser, on_ready=ready)

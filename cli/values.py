@@ -3,7 +3,7 @@
 value -> **values** -> tables, output
 
 For programs (`jsonable`, `text`) no digit is lost. For people (`brief`) floats are rounded to their
-certain digits, and bytes are replaced by their number.
+significant digits, and bytes are replaced by their number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 __all__ = ["brief", "csv_values", "is_number", "is_single", "json_texts", "jsonable", "text"]
 
-# Number of certain decimal digits of a double; further digits are noise of binary fractions.
+# Significant decimal digits of a double; further digits are noise of binary fractions.
 _DIGITS: Final = 15
 _SINGLE_DIGITS: Final = range(6, 10)  # enough to distinguish any two single floats
 # Types that `csv` writes unchanged.
@@ -32,7 +32,7 @@ _CONTROLS: Final = {
 
 
 def jsonable(value: Any) -> Any:
-    """Convert a value to what JSON can hold; see the docstring of `cli.output`."""
+    """Convert a value for JSON; see the docstring of `cli.output`."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -98,7 +98,7 @@ _JSON: Final[dict[type, Callable[[Any], str]]] = {
 
 
 def csv_values(values: Sequence[Any]) -> Sequence[Any]:
-    """Convert the values of a column to what `csv` writes as `text` would."""
+    """Convert the values of a column so that `csv` writes them as `text` does."""
     kinds = set(map(type, values)) - _AS_IN_CSV
     if not kinds or (kinds == {float} and _finite(values)):
         return values

@@ -35,7 +35,10 @@ def verify(
         bool, typer.Option("--images/--no-images", help="Decode encoded images.")
     ] = True,
     epoch: Annotated[
-        bool, typer.Option("--epoch", help="Read an epoch instead: is every key in it, once?")
+        bool,
+        typer.Option(
+            "--epoch", help="Read an epoch instead, and check that it has every key once."
+        ),
     ] = False,
     number: Annotated[int, typer.Option(min=0, help="With --epoch: number of the epoch.")] = 0,
     seed: Annotated[
@@ -96,7 +99,7 @@ def _verify_epoch(
     from ignitetf.tables.describe import data_name
 
     if source:
-        raise ConfigError("--epoch cannot be used with --source", hint="run verify twice")
+        raise ConfigError("--epoch cannot be used with --source", hint="run verify once for each")
     with connect() as client:
         cache = data_name(client, cache).name
         with progress(f"verify epoch {number} of {cache}", None) as advance:
@@ -124,8 +127,8 @@ def _open(places: list[str], kind: str | None, manifest: Manifest | None) -> Sou
         return open_source(kind, place)
     if manifest is None or origin is None:
         raise ConfigError(
-            "the manifest does not say how the source was opened",
-            hint=f"say it with --kind: {', '.join(n for n, k in KINDS.items() if k.location)}",
+            "the manifest does not have the kind of the source",
+            hint=f"give --kind: {', '.join(n for n, k in KINDS.items() if k.location)}",
         )
     location = place if KINDS[origin.kind].location else None
     bad_records = manifest.options.storage.bad_records

@@ -80,7 +80,7 @@ def test_a_plot_needs_matplotlib(check_plot, tmp_path, monkeypatch):
     ("words", "told"),
     [
         (["--plot", "/missing/rates.png"], "there is no such folder"),
-        (["--nodes", "2"], "--nodes goes with --rows partitions"),
+        (["--nodes", "2"], "--nodes needs --rows partitions"),
         (["--partitions", "2", "--partitions", "4"], "--rows partitions alone"),
     ],
 )
