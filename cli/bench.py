@@ -293,8 +293,8 @@ def storage(
     Lance and ArrayRecord, where the packages are installed.
 
     An accelerator is a thread that takes a batch and sleeps for a step. The processes feed 1, 2, 4
-    ... of them. `accelerators` is the most that were at work for the needed share of their time.
-    The bare socket only receives the same pages: its rate is the limit of the nodes.
+    ... of them. `accelerators` is the largest number that was busy for the needed share of the
+    time. The bare socket only receives the same pages: its rate is the limit of the nodes.
 
     Example: ignitetf bench storage --workload resnet50 --accelerators 16 --output json
     """
