@@ -100,6 +100,28 @@ _ENCODING: Final = Option(
     metavar="NAME",
 )
 
+_CLASSES: Final = Option(
+    "--classes",
+    "File with the names of the classes, one per line, in the order of their numbers.",
+    metavar="FILE",
+)
+
+_SPLIT_FOLDERS: Final = Option(
+    "--split-folders/--no-split-folders",
+    "Folders are splits, not classes [default: if all are called train, val, test, ...].",
+    type=bool,
+)
+
+_CHECK_PIXELS: Final = Option(
+    "--check-pixels/--no-check-pixels",
+    "Decode each file fully to check it, or check only headers (and CRCs of PNG).",
+    True,
+    bool,
+)
+_MAX_PIXELS: Final = Option(
+    "--max-pixels", "Images with more pixels are bad records.", 50_000_000, int, "COUNT"
+)
+
 KINDS: Final[dict[str, SourceKind]] = {
     "mnist": SourceKind(
         "idx",
@@ -127,11 +149,13 @@ KINDS: Final[dict[str, SourceKind]] = {
         "images",
         "Load images: one folder per class, or a CSV of paths.",
         "photos --cache PHOTOS --resize 224x224",
-        Location(),
+        Location("Folder, archive (zip, tar), CSV file, or fsspec URL of one."),
         (
             Option("--labels", "Table of path, label and any other fields.", metavar="CSV"),
             *_TABLE_COLUMNS,
             Option("--types", "Types of columns of the table.", metavar="COLUMN:TYPE,..."),
+            _CLASSES,
+            _SPLIT_FOLDERS,
             Option("--decode", "Store pixels, not files.", False, bool),
             Option("--resize", "Scale all images; stores pixels.", metavar="HEIGHTxWIDTH"),
             Option(
@@ -150,12 +174,8 @@ KINDS: Final[dict[str, SourceKind]] = {
                 True,
                 bool,
             ),
-            Option(
-                "--check-pixels/--no-check-pixels",
-                "Decode each file fully to check it, or check only headers (and CRCs of PNG).",
-                True,
-                bool,
-            ),
+            _CHECK_PIXELS,
+            _MAX_PIXELS,
         ),
     ),
     "voc": SourceKind(
@@ -163,7 +183,7 @@ KINDS: Final[dict[str, SourceKind]] = {
         "voc",
         "Load PASCAL VOC or ImageNet DET images with annotations.",
         "VOC2012 --cache VOC --image-set train",
-        Location(),
+        Location("Folder or archive (zip, tar)."),
         (
             Option("--image-set", "A list in ImageSets/Main, such as train.", metavar="NAME"),
             Option(
@@ -172,6 +192,9 @@ KINDS: Final[dict[str, SourceKind]] = {
                 metavar="HEIGHTxWIDTH",
             ),
             _CHANNELS,
+            _CLASSES,
+            _SPLIT_FOLDERS,
+            _MAX_PIXELS,
         ),
     ),
     "coco": SourceKind(
@@ -183,6 +206,7 @@ KINDS: Final[dict[str, SourceKind]] = {
         (
             Option("--images", "Folder of the images [default: next to the file].", metavar="DIR"),
             Option("--segmentation", "Keep the segmentation of each object, as JSON.", False, bool),
+            _MAX_PIXELS,
         ),
     ),
     "yolo": SourceKind(
@@ -197,6 +221,7 @@ KINDS: Final[dict[str, SourceKind]] = {
                 "Only train, val or test [default: all, in the column SPLIT].",
                 metavar="NAME",
             ),
+            _MAX_PIXELS,
         ),
     ),
     "npz": SourceKind(
@@ -290,7 +315,7 @@ KINDS: Final[dict[str, SourceKind]] = {
         "Load WebDataset shards (tar files).",
         "shards-*.tar --cache TRAIN",
         _FILES,
-        (_KEY,),
+        (_KEY, _CHECK_PIXELS, _MAX_PIXELS),
     ),
     "idx": SourceKind(
         "idx",

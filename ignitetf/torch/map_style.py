@@ -65,12 +65,18 @@ class MapDataset(Dataset):  # type: ignore[misc]
         return f"<MapDataset of {self._rows.name}, {len(self)} rows>"
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one row.
+        """Return one row; for a list, an array or a slice of numbers, a batch (see `collate`).
+
+        A loader with `batch_size=None` and a `BatchSampler` as its sampler gives lists.
 
         Raises:
             OutOfRange: The row does not exist (an IndexError).
             DataChanged: The row is gone, or the data were loaded again.
         """
+        if isinstance(index, slice):
+            return self.collate(self.__getitems__(range(*index.indices(len(self)))))
+        if hasattr(index, "__len__") and getattr(index, "ndim", 1) == 1:
+            return self.collate(self.__getitems__(list(index)))
         return self.__getitems__([operator.index(index)])[0]
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
@@ -91,8 +97,11 @@ class MapDataset(Dataset):  # type: ignore[misc]
         """Combine rows into a batch, as `collate_fn` of a loader.
 
         Tensors of one shape are stacked. Texts and arrays of varying length become lists; PyTorch's
-        own function refuses differing lengths.
+        own function refuses differing lengths. Anything but a list of rows stays as it is: with
+        `batch_size=None` it is a row, or a batch already.
         """
+        if not isinstance(records, list):
+            return records
         rows = self._rows.get()
         values = {n: node for n, node in rows.values.items() if n != self._label}
         if self._label is not None:

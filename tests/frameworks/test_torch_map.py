@@ -13,7 +13,7 @@ from helpers.typed_rows import ROWS, record
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'ignitetf[torch]'")
 pytestmark = [pytest.mark.node, pytest.mark.filterwarnings("ignore::UserWarning")]
 
-from torch.utils.data import DataLoader, Subset  # noqa: E402
+from torch.utils.data import BatchSampler, DataLoader, Subset  # noqa: E402
 
 from ignitetf import load_dataset, open_rows  # noqa: E402
 from ignitetf.errors import ConfigError, DataChanged  # noqa: E402
@@ -53,6 +53,26 @@ def test_each_row_is_what_was_loaded(address, typed_rows):
     with pytest.raises(TypeError):
         rows["A"]
     assert rows.__getitems__([]) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("supervised", [False, True])
+def test_a_sampler_of_batches_reads_the_batches_that_a_loader_makes(
+    address, typed_rows, workers, supervised
+):
+    """`BatchSampler` with `batch_size=None`: the sampler gives lists of numbers."""
+    rows = MapDataset(typed_rows, address, as_supervised=supervised)
+    sampler = BatchSampler(range(20), 7, drop_last=False)
+    wanted = list(DataLoader(rows, batch_sampler=sampler, collate_fn=rows.collate))
+    for how in ({}, {"collate_fn": rows.collate}):
+        found = list(DataLoader(rows, None, sampler=sampler, num_workers=workers, **how))
+        # PyTorch's own function makes lists of tuples.
+        assert repr([tuple(one) if supervised else one for one in found]) == repr(wanted)
+    assert repr(rows[[2, 3]]) == repr(rows[np.array([2, 3])]) == repr(rows[2:4])
+    assert repr(rows[torch.tensor([2, 3])]) == repr(rows[(2, 3)]) == repr(rows[2:4])
+    assert repr(rows[[2]]) != repr(rows[2]) == repr(rows.collate(rows[2]))
+    with pytest.raises(IndexError):
+        rows[[0, ROWS]]
 
 
 def test_opened_rows_give_all_rows_whatever_their_order_and_shard(address, typed_rows):

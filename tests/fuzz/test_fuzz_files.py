@@ -16,7 +16,8 @@ from ignitetf.errors import ConfigError, DataChanged, IgniteTFError, SourceError
 from ignitetf.fs import path as paths
 from ignitetf.fs.records import Entry, Extent, decode, encode
 from ignitetf.load.sources import open_source
-from ignitetf.load.sources.voc import VocError, parse_voc
+from ignitetf.load.sources.frames import BoxError
+from ignitetf.load.sources.vocxml import parse_voc
 from ignitetf.settings import Settings
 from ignitetf.sql import fill, placeholders, split
 
@@ -105,7 +106,7 @@ def test_voc_annotations():
     with watched("VOC", inputs):
         for number in range(inputs):
             spoilt = damage(chance(number), VOC)
-            attempt(number, lambda d=spoilt: parse_voc(d), VocError)
+            attempt(number, lambda d=spoilt: parse_voc(d), BoxError)
 
 
 @pytest.mark.parametrize("head", [
@@ -123,7 +124,7 @@ def test_entities_and_external_references_are_refused(head):
         # A reference to a DTD that is not read is harmless; nothing may be fetched.
         assert [o.name for o in parse_voc(head + VOC)] == ["cell"]
     else:
-        with pytest.raises(VocError):
+        with pytest.raises(BoxError):
             parse_voc(head + body)
     assert time.monotonic() - begin < 1
 

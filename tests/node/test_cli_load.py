@@ -208,7 +208,7 @@ def cut_image(image, note):
 
 
 def no_box(image, note):
-    note.write_text("<annotation></annotation>")
+    note.write_text("<annotation><object><name>RBC</name></object></annotation>")
 
 
 def outside(image, note):

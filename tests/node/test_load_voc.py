@@ -10,7 +10,7 @@ from ignitetf.explore.verify import verify
 from ignitetf.load import fill
 from ignitetf.load.loader import load_dataset
 from ignitetf.load.sources import open_source
-from ignitetf.load.sources.voc import parse_voc
+from ignitetf.load.sources.vocxml import parse_voc
 from ignitetf.tables.catalog import read_manifest
 
 pytestmark = pytest.mark.node

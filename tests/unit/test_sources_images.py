@@ -73,7 +73,8 @@ def test_a_flat_folder_has_no_labels(folder):
     assert source.class_names is None
     assert everything(source)["NAME"] == [b"a.PNG", b"b.png"]
     assert "no field LABEL" in source.notes[0]
-    assert not open_source("images", folder).notes
+    (told,) = open_source("images", folder).notes  # of the other file alone
+    assert "dog/notes.txt" in told
 
 
 def test_page_and_error_list_the_headings_of_paths(tmp_path):
@@ -488,6 +489,32 @@ def test_what_a_table_does_not_say_is_told_with_a_hint(folder, tmp_path, text):
     if "no such file" in message:
         skipping = open_source("images", folder, labels=tmp_path / "t.csv", bad_records="skip")
         assert everything(skipping)["key"] == [] and len(skipping.skipped) == 2
+
+
+@pytest.mark.parametrize(
+    ("head", "alike"),
+    [
+        ("path,label,label", "'label' and 'label'"),
+        ("path,label,Label", "'label' and 'Label'"),
+        ("path,path,label", "'path' and 'path'"),
+        ("path,label,x,X", "'x' and 'X'"),
+    ],
+)
+def test_two_columns_of_one_name_are_refused(folder, tmp_path, head, alike):
+    table = tmp_path / "list.csv"
+    table.write_text(f"{head}\npets/dog/b.png,1,2{',3' * (head.count(',') - 2)}\n")
+    with pytest.raises(SourceError, match=f"called alike: {alike}") as caught:
+        open_source("images", table)
+    assert "--rename" in caught.value.hint
+    with pytest.raises((ConfigError, SourceError), match="columns are called"):
+        open_source("images", table, columns=head.rpartition(",")[2])
+
+
+def test_a_column_without_a_heading_is_called_after_its_position(folder, tmp_path):
+    (tmp_path / "list.csv").write_text("path,label,\npets/dog/b.png,1,7\npets/dog/a.PNG,2,8\n")
+    source = open_source("images", tmp_path / "list.csv")
+    assert everything(source)["COLUMN_3"] == [7, 8]
+    assert any("COLUMN_3" in note for note in source.notes)
 
 
 def test_labels_that_are_no_classes(folder, tmp_path):

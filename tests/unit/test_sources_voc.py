@@ -11,7 +11,8 @@ from source_helpers import check_resume, everything, real_data
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources import open_source
-from ignitetf.load.sources.voc import VocError, main_object, parse_voc
+from ignitetf.load.sources.frames import BoxError
+from ignitetf.load.sources.vocxml import main_object, parse_voc
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Struct
 
@@ -125,14 +126,13 @@ def write(path, data):
 
 
 BAD = {
-    "no box": (("Annotations", "b.xml", note()), "it has no box"),
     "object without box": (
         ("Annotations", "b.xml", b"<a><object><name>cat</name></object></a>"),
         "has no box",
     ),
-    "outside": (("Annotations", "b.xml", note(("cat", 5, 5, 41, 9))), "outside the image"),
-    "negative": (("Annotations", "b.xml", note(("cat", -1, 5, 4, 9))), "outside the image"),
-    "turned": (("Annotations", "b.xml", note(("cat", 9, 5, 4, 9))), "larger than xmax"),
+    "outside": (("Annotations", "b.xml", note(("cat", 5, 5, 41.5, 9))), "outside the image"),
+    "negative": (("Annotations", "b.xml", note(("cat", -2, 5, 4, 9))), "outside the image"),
+    "turned": (("Annotations", "b.xml", note(("cat", 9, 5, 4, 9))), "is reversed"),
     "no number": (("Annotations", "b.xml", note(("cat", "x", 5, 4, 9))), "expected a number"),
     "nan": (("Annotations", "b.xml", note(("cat", "nan", 5, 4, 9))), "expected a number"),
     "no name": (("Annotations", "b.xml", note(("", 1, 5, 4, 9))), "without name"),
@@ -228,6 +228,117 @@ def test_a_bad_pair_is_named_or_left_out_of_both_tables(folder, case, decode):
         assert ids == {"images": [0, 2], "annotations": [0, 2]}
 
 
+def sized(xml, width=40, height=30):
+    """An annotation that says the size of its image."""
+    size = f"<width>{width}</width><height>{height}</height>"
+    return xml.replace(b"<width>40</width>", size.encode())
+
+
+def test_an_image_without_objects_is_a_row_without_boxes(folder):
+    write(folder / "Annotations" / "b.xml", sized(note()))
+    source = open_source("voc", folder)
+    got = everything(source)
+    assert [len(labels) for labels in got["BOX_LABELS"]] == [2, 0, 3]
+    assert got["LABEL"] == [2, 0, 1] and source.class_names[0] == "background"
+    assert [got[c][1] for c in ("XMIN", "YMIN", "XMAX", "YMAX")] == [0] * 4
+    assert any("1 images have no objects" in text for text in source.notes)
+    (batch,) = source.parts["annotations"].batches()
+    assert batch.key.fields["IMAGE_ID"].values.tolist() == [0, 0, 2, 2, 2]
+    check_resume(source, max_bytes=1)
+    write(folder / "JPEGImages" / "b.jpg", turned(6))  # no box could be in another frame
+    for size in ((40, 30), (30, 40)):
+        write(folder / "Annotations" / "b.xml", sized(note(), *size))
+        source = open_source("voc", folder)
+        assert len(everything(source)["key"]) == 3
+        assert any("b has an EXIF orientation" in text for text in source.notes)
+    write(folder / "Annotations" / "b.xml", sized(note(), 80, 30))
+    with pytest.raises(SourceError, match="for an image of 80 x 30"):
+        everything(open_source("voc", folder))
+
+
+def test_a_box_a_pixel_outside_is_clipped_and_counted_in_both_tables(folder):
+    write(folder / "Annotations" / "b.xml", note(("cat", -1, 0, 41, 30.5), ("dog", 3, 3, 3, 3)))
+    for first in ("images", "annotations"):
+        source = open_source("voc", folder)
+        parts = dict(sorted(source.parts.items(), key=lambda item: item[0] != first))
+        found = {name: [*part.batches()] for name, part in parts.items()}
+        boxes = np.array([[0, 0, 40, 30], [3, 3, 3, 3]], np.float32)
+        (images,), (objects,) = found["images"], found["annotations"]
+        assert np.array_equal(images.columns["BOXES"].values.reshape(-1, 4)[2:4], boxes)
+        corners = [objects.columns[c].values[2:4] for c in ("XMIN", "YMIN", "XMAX", "YMAX")]
+        assert np.array_equal(np.stack(corners, 1), boxes)
+        assert any("1 boxes were outside" in text for text in source.notes)
+        assert any("1 boxes are one pixel wide or high" in text for text in source.notes)
+
+
+def test_what_is_not_loaded_of_objects_is_told(folder):
+    xml = note(("cat", 1, 2, 3, 4))
+    more = b"<pose>Left</pose><occluded>0</occluded><part><name>head</name></part></object>"
+    write(folder / "Annotations" / "b.xml", xml.replace(b"</object>", more))
+    assert "not loaded of the objects: part, pose" in open_source("voc", folder).notes
+
+
+def pairs_of(source):
+    """Name (its last part), boxes and label names of each image."""
+    got = everything(source)
+    return {
+        name.decode().rpartition("/")[2]: (
+            boxes.reshape(-1, 4).tolist(), [source.class_names[n] for n in labels], image,
+        )
+        for name, boxes, labels, image in zip(
+            got["NAME"], got["BOXES"], got["BOX_LABELS"], got["IMAGE"], strict=True
+        )
+    }  # fmt: skip
+
+
+LAYOUTS = {
+    "labelImg": ("", ""),
+    "images and annotations": ("images", "annotations"),
+    "Oxford pets": ("images", "annotations/xmls"),
+    "below a folder": ("photos", "photos"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("archive", [False, True])
+def test_pairs_of_other_tools_are_those_of_voc(folder, tmp_path_factory, layout, archive):
+    root = tmp_path_factory.mktemp("other") / "data"
+    for where, old in zip(LAYOUTS[layout], ("JPEGImages", "Annotations"), strict=True):
+        shutil.copytree(folder / old, root / where, dirs_exist_ok=True)
+    (root / "classes.txt").write_text("dog\n")
+    if archive:
+        shutil.make_archive(str(root), "zip", root)
+        root = root.with_suffix(".zip")
+    assert pairs_of(open_source("voc", root)) == pairs_of(open_source("voc", folder))
+
+
+def test_folders_of_roboflow_are_splits(folder, tmp_path_factory):
+    root = tmp_path_factory.mktemp("roboflow")
+    for split, stem in (("train", "a"), ("train", "b"), ("valid", "c")):
+        (root / split).mkdir(exist_ok=True)
+        shutil.copy(folder / "JPEGImages" / f"{stem}.jpg", root / split)
+        shutil.copy(folder / "Annotations" / f"{stem}.xml", root / split)
+    (root / "README.roboflow.txt").write_text("about")
+    source = open_source("voc", root)
+    assert source.split_names == ("train", "valid")
+    got = everything(source)
+    assert got["SPLIT"] == [b"train", b"train", b"valid"]
+    assert got["NAME"] == [b"train/a", b"train/b", b"valid/c"]
+    assert pairs_of(source) == pairs_of(open_source("voc", folder))
+    plain = open_source("voc", root, split_folders=False)
+    assert (plain.split_names, "SPLIT" in plain.schema.names) == ((), False)
+    (root / "valid" / "c.xml").unlink()
+    with pytest.raises(SourceError, match=r"valid/c: its annotation file is missing"):
+        everything(open_source("voc", root))
+
+
+def test_a_file_fixes_the_order_of_classes(folder):
+    (folder / "names.txt").write_text("dog\ncat\nant\n")
+    source = open_source("voc", folder, classes=folder / "names.txt")
+    assert source.class_names == ["background", "dog", "cat", "ant"]
+    assert everything(source)["LABEL"] == [2, 2, 3]
+
+
 def test_annotations_in_any_namespace_and_encoding(folder):
     plain = note(("cat", 1, 2, 3, 4)).decode()
     spaced = plain.replace("<annotation>", '<annotation xmlns="http://example.org/voc">')
@@ -255,7 +366,7 @@ def test_given_classes_keep_their_order(folder):
     assert everything(source)["LABEL"] == [2, 2, 3]
     source = open_source("voc", folder, class_names=["dog", "cat"], bad_records="skip")
     assert everything(source)["NAME"] == [b"a", b"b"]
-    assert "'ant' is not in class_names" in source.skipped[0].reason
+    assert "'ant' is not one of the given classes" in source.skipped[0].reason
 
 
 def test_imagenet_det_layout(folder):
@@ -288,7 +399,7 @@ def test_damaged_xml_raises_voc_errors_only(data):
     del raw[data.draw(st.integers(0, len(raw))) :]
     try:
         objects = parse_voc(bytes(raw))
-    except VocError as error:
+    except BoxError as error:
         assert "\n" not in str(error)
     else:
         assert main_object(objects) in objects
@@ -324,6 +435,9 @@ def test_real_pairs_agree_with_a_second_reader():
     notes = source.parts["annotations"]
     counts = [len(b) for b in notes.batches(max_bytes=1 << 16)]
     assert sum(counts) == objects == 4888
+    assert source.notes == [
+        "2 boxes are one pixel wide or high: their corners are equal, and VOC counts both"
+    ]
     assert len(counts) > 1
     for name, count in (("train", 205), ("val", 87), ("test", 72)):
         part = open_source("voc", folder, image_set=name)

@@ -196,6 +196,7 @@ class Source(ABC):
         self.bad_records: OnBadRecord = bad_records
         self.skipped: list[BadRecord] = []
         self.notes: list[str] = []
+        self._told: dict[str, str] = {}  # the last note of a kind
         self.position = 0
         self._numbering: _Numbering | None = None
 
@@ -248,6 +249,17 @@ class Source(ABC):
     def note(self, text: str) -> None:
         """Add a note, once."""
         if text not in self.notes:
+            self.notes.append(text)
+
+    def report(self, kind: str, text: str, *, once: bool = False) -> None:
+        """Add a note in place of the last one of its kind, or keep that one."""
+        last = self._told.get(kind)
+        if last is not None and (once or last == text):
+            return
+        self._told[kind] = text
+        if last in self.notes:
+            self.notes[self.notes.index(last)] = text
+        else:
             self.notes.append(text)
 
     def bad(self, name: str, reason: str, *, hint: str | None = None) -> None:

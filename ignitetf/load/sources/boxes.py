@@ -8,7 +8,6 @@ is clipped, and a note counts such boxes; any other box outside, and an empty on
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +18,9 @@ import numpy as np
 from ignitetf.errors import SourceError
 from ignitetf.load.sources.base import RUNNING_KEY, SPLIT, Source, keys_of
 from ignitetf.load.sources.filelist import FileList, read_groups, readable_name
-from ignitetf.load.sources.pictures import MAX_PIXELS, check_picture
+from ignitetf.load.sources.frames import Box, BoxError, ImageSize, clipped_note, placed, was_moved
+from ignitetf.load.sources.pictures import MAX_PIXELS, check_picture, turned_note
 from ignitetf.load.sources.values import column_of
-from ignitetf.load.sources.voc import ImageSize, VocError
 from ignitetf.pictures import PictureError, orientation
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
@@ -32,8 +31,6 @@ __all__ = ["BoxSource", "Objects"]
 
 _INT: Final = np.dtype(np.int32)
 _FLOAT: Final = np.dtype(np.float32)
-# Tools count pixels from 0 or 1, and round.
-_CLIPPED: Final = 1.0
 
 
 @dataclass
@@ -48,7 +45,7 @@ class Objects:
         values: Values of further fields.
     """
 
-    boxes: list[tuple[float, float, float, float]]
+    boxes: list[Box]
     labels: list[int]
     size: ImageSize = field(default_factory=lambda: ImageSize(0, 0))
     are_shares: bool = False
@@ -64,6 +61,7 @@ class _Row:
     width: int = 0
     objects: Objects = field(default_factory=lambda: Objects([], []))
     clipped: int = 0
+    turn: int = 1
     reason: str = ""
 
 
@@ -120,14 +118,15 @@ class BoxSource(Source):
         """Return the objects of an image; called in threads.
 
         Raises:
-            VocError: They cannot be used; the text is the reason.
+            BoxError: They cannot be used; the text is the reason.
         """
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
         numbers: list[int] = []
         rows: list[_Row] = []
-        size = clipped = 0
+        size = 0
         number = start - 1
+        self._clipped = 0
         groups = read_groups(
             start,
             len(self.files),
@@ -139,7 +138,6 @@ class BoxSource(Source):
             if row.reason:
                 self.bad(self.files.place(number).name, row.reason)
                 continue
-            clipped += row.clipped
             n = len(row.data) + 24 * len(row.objects.boxes) + 128
             if numbers and size + n > max_bytes:
                 yield number, self._batch(numbers, rows)
@@ -147,10 +145,6 @@ class BoxSource(Source):
             numbers.append(number)
             rows.append(row)
             size += n
-        if clipped:
-            self.note(
-                f"{clipped:,} boxes were outside their image by a pixel at most, and are clipped"
-            )
         yield number + 1, self._batch(numbers, rows)
 
     def _load(self, number: int) -> _Row:
@@ -159,13 +153,12 @@ class BoxSource(Source):
             data = self.files.read(number)
             height, width = check_picture(data, self.max_pixels)
             found = self._objects(number)
-            if found.boxes:
-                found.size.check(height, width, orientation(data))
-            row = _Row(data, height, width, found)
+            row = _Row(data, height, width, found, turn=orientation(data))
+            found.size.check(height, width, row.turn, has_boxes=bool(found.boxes))
             row.clipped = self._place_boxes(row)
         except SourceError as error:
             return _Row(reason=error.message.removeprefix(f"{place.name}: "))
-        except (VocError, PictureError) as error:
+        except (BoxError, PictureError) as error:
             return _Row(reason=str(error))
         return row
 
@@ -173,28 +166,22 @@ class BoxSource(Source):
         """Turn boxes to pixels within the image; returns how many were clipped."""
         found, clipped = row.objects, 0
         names = self.class_names or []
-        sides = (row.width, row.height, row.width, row.height)
         for i, box in enumerate(found.boxes):
             if found.are_shares:
-                box = tuple(x * side for x, side in zip(box, sides, strict=True))  # type: ignore[assignment]
-            inside = tuple(min(max(x, 0), side) for x, side in zip(box, sides, strict=True))
-            moved = max(abs(a - b) for a, b in zip(box, inside, strict=True))
-            name = names[found.labels[i]]
-            shown = ", ".join(f"{x:g}" for x in box)
-            if not all(map(math.isfinite, box)):
-                raise VocError(f"box [{shown}] of {name!r} has a coordinate that is not a number")
-            if not (box[0] < box[2] and box[1] < box[3]):
-                raise VocError(f"box [{shown}] of {name!r} is empty or reversed")
-            if moved > _CLIPPED or not (inside[0] < inside[2] and inside[1] < inside[3]):
-                raise VocError(
-                    f"box [{shown}] of {name!r} is outside the image of {row.width} x {row.height}"
-                )
-            # Shares are rounded: a little outside is not worth a word.
-            clipped += moved > 0.01
-            found.boxes[i] = (inside[0], inside[1], inside[2], inside[3])
+                width, height = row.width, row.height
+                box = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
+            inside = placed(box, names[found.labels[i]], row.height, row.width)
+            clipped += was_moved(box, inside)
+            found.boxes[i] = inside
         return clipped
 
     def _batch(self, numbers: list[int], rows: list[_Row]) -> Batch:
+        self._clipped += sum(row.clipped for row in rows)
+        if self._clipped:
+            self.report("clipped", clipped_note(self._clipped))
+        for number, row in zip(numbers, rows, strict=True):
+            if row.turn != 1:
+                self.report("turned", turned_note(self.files.place(number).name), once=True)
         found = [row.objects for row in rows]
         offsets = np.cumsum([0, *(len(one.boxes) for one in found)], dtype=np.int64)
         boxes = np.array([box for one in found for box in one.boxes], np.float32).reshape(-1)

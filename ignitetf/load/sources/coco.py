@@ -20,9 +20,9 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import type_name
 from ignitetf.load.sources.boxes import BoxSource, Objects
 from ignitetf.load.sources.filelist import FileList
+from ignitetf.load.sources.frames import BoxError, ImageSize
 from ignitetf.load.sources.location import Location, Place, digest, locate, open_plain, reading
 from ignitetf.load.sources.pictures import MAX_PIXELS
-from ignitetf.load.sources.voc import ImageSize, VocError
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.schema import BYTES, Field, field_for
@@ -118,7 +118,7 @@ class _CocoSource(BoxSource):
         boxes, ids = [], []
         for one in found:
             if one.get("category_id") not in self._number_of:
-                raise VocError(
+                raise BoxError(
                     f"its annotation has the category {one.get('category_id')!r}, which is"
                     " not in the file"
                 )
@@ -141,7 +141,7 @@ def _corners(box: Any) -> tuple[float, float, float, float]:
     """Return the corners of a box of x, y, width and height."""
     numbers = isinstance(box, list) and len(box) == 4 and all(type(x) in (int, float) for x in box)
     if not numbers or not all(map(math.isfinite, box)):
-        raise VocError(f"its annotation has the box {str(box)[:60]}, expected x, y, width, height")
+        raise BoxError(f"its annotation has the box {str(box)[:60]}, expected x, y, width, height")
     x, y, width, height = map(float, box)
     return x, y, x + width, y + height
 

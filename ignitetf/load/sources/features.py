@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ignitetf.errors import SchemaError
 from ignitetf.load.sources.arrowplain import import_pyarrow
@@ -20,7 +21,7 @@ from ignitetf.load.sources.base import ordered_map
 from ignitetf.load.sources.pictures import check_picture
 from ignitetf.pictures import PictureError, open_picture
 from ignitetf.wire.arrow import FIELD_METADATA
-from ignitetf.wire.schema import BYTES, Field
+from ignitetf.wire.schema import BYTES, Field, Shape
 
 __all__ = ["Features"]
 
@@ -45,17 +46,18 @@ class Features:
         self.pictures: set[int] = set()
         # Positions of the contents of files; each is followed by their paths.
         self._contents: set[int] = set()
-        # Positions of columns that an export of ours made of another type, and this type.
-        self._exported: dict[int, Any] = {}
+        # Positions of columns that an export of ours made of another type: this type, and the shape
+        # of its values.
+        self._exported: dict[int, tuple[Any, Shape]] = {}
         for i, field in enumerate(schema):
             note = self._noted.get(field.name, {}).get("_type")
             content = field.type.field("bytes").with_name(field.name) if i in self._files else field
-            kind = _exported_type(pa, content) if note in ("Image", "ClassLabel") else None
-            if note == "Image" and kind in (None, content.type):
+            before = _before_export(pa, content) if note in ("Image", "ClassLabel") else None
+            if note == "Image" and (before is None or before[0] == content.type):
                 self.pictures.add(len(fields))
-            if kind is not None:
-                self._exported[i] = kind
-                fields.append(content.with_type(kind))
+            if before is not None:
+                self._exported[i] = before
+                fields.append(content.with_type(before[0]))
                 continue
             if i in self._files:
                 self._contents.add(len(fields))
@@ -64,11 +66,18 @@ class Features:
                 fields.append(field.type.field("path").with_name(field.name + _PATH))
         self.schema = pa.schema(fields)
 
-    def flat(self, batch: Any) -> Any:
-        """Return a record batch with the columns of `schema`."""
+    def flat(self, batch: Any, chosen: Iterable[int]) -> tuple[Any, dict[int, str]]:
+        """Return a record batch with the columns of `schema`, and rows with damaged files.
+
+        Args:
+            batch: The record batch of the file.
+            chosen: Positions in `schema` of the columns to load; others may be nulls.
+        """
+        wrong: dict[int, str] = {}
         if not self._files and not self._exported:
-            return batch
+            return batch, wrong
         pa = import_pyarrow("tables")
+        wanted = set(chosen)
         arrays: list[Any] = []
         for i, array in enumerate(batch.columns):
             found = [array]
@@ -76,9 +85,13 @@ class Features:
                 parts = dict(zip((f.name for f in array.type), array.flatten(), strict=True))
                 found = [parts["bytes"], parts["path"]]
             if i in self._exported:
-                found = [_as_before(pa, found[0], self._exported[i])]
+                kind, shape = self._exported[i]
+                if len(arrays) in wanted:
+                    found = [_as_before(pa, found[0], kind, shape, wrong)]
+                else:
+                    found = [pa.nulls(len(batch), kind)]
             arrays += found
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema), wrong
 
     def damaged(self, flat: Any, chosen: Iterable[int]) -> Iterator[tuple[int, str]]:
         """Yield rows whose images or files cannot be used, with the reason.
@@ -111,36 +124,65 @@ def _noted(metadata: Mapping[bytes, bytes] | None) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _exported_type(pa: Any, field: Any) -> Any:
-    """Return the type of a column before an export of ours; None if it is of another tool."""
+def _before_export(pa: Any, field: Any) -> tuple[Any, Shape] | None:
+    """Return type and shape of a column before an export of ours; None if another tool made it."""
     try:
         noted = Field.from_json(json.loads((field.metadata or {})[FIELD_METADATA]))
     except (KeyError, ValueError, SchemaError):
         return None
     if noted.dtype == BYTES:
-        return field.type
+        return field.type, ()
     kind = pa.from_numpy_dtype(noted.dtype)
-    if not noted.shape:
-        return kind
-    return pa.binary(noted.size) if pa.types.is_uint8(kind) else pa.list_(kind, noted.size)
+    if noted.shape:
+        kind = pa.binary(noted.size) if pa.types.is_uint8(kind) else pa.list_(kind, noted.size)
+    return kind, noted.shape
 
 
-def _as_before(pa: Any, array: Any, kind: Any) -> Any:
-    """Return a column as it was before an export of ours: pixels of PNG files, smaller integers."""
+def _as_before(pa: Any, array: Any, kind: Any, shape: Shape, wrong: dict[int, str]) -> Any:
+    """Return a column as it was before an export of ours: pixels of PNG files, smaller integers.
+
+    Args:
+        pa: pyarrow.
+        array: The column, files in place of structs.
+        kind: Its type before the export.
+        shape: The shape of its values then.
+        wrong: Gets the rows whose file is damaged, or not of these pixels; their value is a null.
+    """
     is_bytes = pa.types.is_fixed_size_binary(kind)
     if not is_bytes and not pa.types.is_fixed_size_list(kind):
         return array.cast(kind)
-    size = kind.byte_width if is_bytes else kind.list_size
     dtype = np.dtype(np.uint8 if is_bytes else kind.value_type.to_pandas_dtype())
     values: list[Any] = []
-    for file in array.to_pylist():
+    for at, file in enumerate(array.to_pylist()):
+        values.append(None)
         if file is None:
-            values.append(None)
             continue
-        with open_picture(file, size) as image:
-            pixels = np.asarray(image).astype(dtype)
-        values.append(pixels.tobytes() if is_bytes else pixels.ravel())
+        try:
+            pixels = _pixels(file, shape, dtype)
+        except PictureError as error:
+            wrong[at] = str(error)
+            continue
+        values[at] = pixels.tobytes() if is_bytes else pixels.ravel()
     return pa.array(values, kind)
+
+
+def _pixels(file: bytes, shape: Shape, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the pixels of an image.
+
+    Raises:
+        PictureError: It is damaged, or has other pixels than its column.
+    """
+    height, width = check_picture(file)
+    with open_picture(file, height * width) as image:
+        found = np.asarray(image)
+    pixels = found.astype(dtype)
+    expected = shape[:2] if shape[2:] == (1,) else shape
+    if found.shape != expected or (pixels != found).any():
+        raise PictureError(
+            f"its pixels are {found.dtype} {list(found.shape)}, those of its column {dtype}"
+            f" {list(expected)}"
+        )
+    return pixels
 
 
 def _is_file(pa: Any, kind: Any) -> bool:

@@ -18,12 +18,14 @@ from ignitetf.errors import SourceError
 from ignitetf.load.sources.base import MAX_RECORD_BYTES, ordered_map
 from ignitetf.load.sources.location import Place
 
-__all__ = ["FileList", "read_groups", "readable_name", "walk"]
+__all__ = ["FileList", "is_hidden", "read_groups", "readable_name", "walk"]
 
 R = TypeVar("R")
 
 _GROUP_BYTES = 1 << 20
 _GROUP_FILES = 128
+# What macOS, Windows and file servers add to folders and archives.
+_ADDED = frozenset({"__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini"})
 # Deeper folders are probably a link that leads back to a folder above.
 _MAX_DEPTH = 32
 
@@ -43,8 +45,13 @@ def readable_name(name: str) -> str:
     return raw.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is not part of the data: hidden, or added by an operating system."""
+    return name.startswith(".") or name in _ADDED
+
+
 class FileList:
-    """Names relative to a folder, sizes and optional labels.
+    """Names relative to a folder, sizes, and optional labels and splits.
 
     Attributes:
         folder: The folder that names are relative to.
@@ -58,13 +65,14 @@ class FileList:
         self._ends = array("q")
         self._sizes = array("q")
         self._labels = array("i")
+        self._splits = array("i")
         self._stamp = hashlib.sha256()
 
     def __len__(self) -> int:
         """Number of files."""
         return len(self._ends)
 
-    def add(self, name: str, size: int, version: str, label: int = -1) -> None:
+    def add(self, name: str, size: int, version: str, label: int = -1, split: int = -1) -> None:
         """Append a file.
 
         Raises:
@@ -79,7 +87,14 @@ class FileList:
         self._sizes.append(size)
         self.total_bytes += size
         self._labels.append(label)
-        self._stamp.update(f"{len(raw)}|{size}|{version}|{label}|".encode() + raw)
+        self._splits.append(split)
+        self._stamp.update(f"{len(raw)}|{size}|{version}|{label}|{split}|".encode() + raw)
+
+    def sort_into(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Give each file the label and the split that its present label is the number of."""
+        for number, group in enumerate(self._labels):
+            self._labels[number], self._splits[number] = parts[group]
+        self._stamp.update(repr(list(parts)).encode())
 
     def name(self, number: int) -> str:
         """Return the name of a file, relative to the folder, with forward slashes."""
@@ -93,6 +108,10 @@ class FileList:
     def label(self, number: int) -> int:
         """Return the label of a file, -1 if it has none."""
         return self._labels[number]
+
+    def split(self, number: int) -> int:
+        """Return the number of a file's split, -1 if it has none."""
+        return self._splits[number]
 
     def place(self, number: int) -> Place:
         """Return the location of a file."""
@@ -118,7 +137,7 @@ def walk(folder: Place, below: str = "", depth: int = 0) -> Iterator[tuple[str, 
             hint="does a link lead back to a folder above it?",
         )
     for name, is_dir, size, version in folder.children():
-        if name.startswith("."):
+        if is_hidden(name):
             continue
         if is_dir:
             yield from walk(folder.child(name), f"{below}{name}/", depth + 1)

@@ -30,7 +30,7 @@ from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Column, Dense, Runs
 from ignitetf.wire.schema import BYTES, Field, field_for
 
-__all__ = ["DataFile", "data_files", "open_files", "open_tables"]
+__all__ = ["DataFile", "data_files", "is_split_word", "open_files", "open_tables"]
 
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
@@ -158,6 +158,11 @@ def _values(place: Place) -> dict[str, str | None]:
         if equals and name:
             found[unquote(name)] = None if value == _HIVE_NULL else unquote(value)
     return found
+
+
+def is_split_word(name: str) -> bool:
+    """Whether a name is a usual one of a split: train, val, test, ..."""
+    return _SPLIT_WORDS.fullmatch(name) is not None
 
 
 def _splits(places: Sequence[Place]) -> list[str | None]:

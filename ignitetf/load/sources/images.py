@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -20,13 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, SourceError
+from ignitetf.load.sources.archives import ArchiveFiles
 from ignitetf.load.sources.base import (
     RUNNING_KEY,
+    SPLIT,
     Source,
     keys_of,
     type_name,
 )
 from ignitetf.load.sources.filelist import FileList, read_groups, readable_name, walk
+from ignitetf.load.sources.folders import folder_at, is_picture, listed, names_in_file
 from ignitetf.load.sources.labels import Labels, read_labels
 from ignitetf.load.sources.location import Location, Place, digest, locate
 from ignitetf.load.sources.pictures import (
@@ -37,10 +40,11 @@ from ignitetf.load.sources.pictures import (
     check_depth,
     parse_size,
     pixel_form,
+    turned_note,
 )
 from ignitetf.load.sources.values import stored_field
 from ignitetf.load.sources.workers import Workers
-from ignitetf.pictures import PictureError, is_turned, picture_suffixes
+from ignitetf.pictures import PictureError, is_turned
 from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
@@ -69,6 +73,7 @@ class _ImageSource(Source):
         *,
         labels: Labels,
         labelled: bool,
+        splits: Sequence[str] = (),
         decode: bool = False,
         resize: tuple[int, int] | None = None,
         channels: int | None = None,
@@ -89,15 +94,16 @@ class _ImageSource(Source):
         self.labels = labels
         self.labelled = labelled
         self.class_names = labels.class_names
+        self.split_names = tuple(splits)
         self.rows = len(files)
         self.nbytes = files.total_bytes or None
-        for text in labels.notes:
-            self.note(text)
         if not labelled and "LABEL" not in labels.columns:
             self.note(
                 f"{files.folder.name}: the images have no classes, and get no field LABEL; one"
                 " folder for each class, or --labels with a CSV of file and class, gives them one"
             )
+        for text in labels.notes:
+            self.note(text)
         check_channels(3 if channels is None else channels)
         check_depth(8 if depth is None else depth, channels)
         stored = Recipe(None, resize, 3, max_pixels, check_pixels)
@@ -115,7 +121,9 @@ class _ImageSource(Source):
         if self.shape is not None:
             image = stored_field("IMAGE", self.recipe.dtype, self.shape)
         label = (field_for("LABEL", np.dtype(np.int32)),) if self.labelled else ()
-        return (image, *label, Field("NAME", TypeCode.STRING, BYTES), *self.labels.fields)
+        split = (Field(SPLIT, TypeCode.STRING, BYTES),) if self.split_names else ()
+        name = Field("NAME", TypeCode.STRING, BYTES)
+        return (image, *label, name, *self.labels.fields, *split)
 
     def _decoding(
         self, stored: Recipe, channels: int | None, depth: int | None, orient: bool
@@ -145,6 +153,7 @@ class _ImageSource(Source):
     def fingerprint(self) -> str:
         """Made from names, sizes, times and labels of the files, and how they are decoded."""
         parts: list[object] = [self.files.stamp(), self.shape, self.recipe.resize]
+        parts += [self.class_names, self.split_names]
         if self.shape is not None and (self.recipe.depth, self.recipe.orient) != (8, True):
             parts += [self.recipe.depth, self.recipe.orient]
         return digest("images", *parts, *([self.labels.stamp] if self.labels.stamp else []))
@@ -209,14 +218,14 @@ class _ImageSource(Source):
         if self.labelled:
             labels = np.array([self.files.label(n) for n in numbers], np.int32)
             columns["LABEL"] = Dense(labels)
+        if self.split_names:
+            split = [self.split_names[self.files.split(n)].encode() for n in numbers]
+            columns[SPLIT] = Runs.from_bytes(split)
         return Batch(keys_of(numbers), columns)
 
     def _note_turned(self, name: str) -> None:
         self._may_be_turned = False
-        self.note(
-            f"{name} has an EXIF orientation; files are stored unchanged, and decoders such as"
-            " tf.io.decode_jpeg ignore the orientation: --decode or --resize stores upright pixels"
-        )
+        self.note(turned_note(name, ": --decode or --resize stores upright pixels"))
 
 
 def image_column(
@@ -239,6 +248,8 @@ def images(
     columns: str | Iterable[str] | None = None,
     rename: str | Mapping[str, str] | None = None,
     types: str | Mapping[str, str] | None = None,
+    classes: Location | None = None,
+    split_folders: bool | None = None,
     decode: bool = False,
     resize: str | tuple[int, int] | None = None,
     channels: int | None = None,
@@ -252,12 +263,17 @@ def images(
 
     Args:
         location: A folder with one folder per class (files in deeper folders belong to the class
-            above them), a folder of images without classes, or a CSV file, as `labels`.
+            above them), a folder of images without classes, an archive of one of them (zip, tar),
+            or a CSV file, as `labels`.
         labels: A CSV of path (relative to `location`), label and any other columns, which become
             fields; see `labels.read_labels`.
         columns: Columns of the CSV to load in addition to the path, `A,B`; None for all.
         rename: New names of columns of the CSV, `OLD=NEW,OLD=NEW`.
         types: Types of columns of the CSV, as in the source `csv`.
+        classes: A file with the names of the classes, one per line, in the order of their numbers;
+            None sorts them.
+        split_folders: Whether the folders in `location` are splits, with class folders in them;
+            None: if all are called after splits (train, val, test).
         decode: Store pixels instead of the encoded file; all images must have the same shape.
         resize: `HEIGHTxWIDTH` that all images are scaled to; implies `decode`.
         channels: Channels of decoded images: 1 grey, 3 RGB, 4 RGBA; None for 3, or for 1 with 16
@@ -275,19 +291,28 @@ def images(
     """
     if not location:
         raise ConfigError("source 'images' needs a folder or a CSV of path and label")
-    place = locate(location)
+    place = folder_at(location)
     table = place if labels is None else locate(labels)
+    names = None if classes is None else names_in_file(classes)
+    splits: Sequence[str] = ()
     if labels is None and place.is_dir():
         if columns is not None or rename is not None or types is not None:
             raise ConfigError(
                 "columns, rename and types apply to a table, but none is given",
                 hint="name the CSV file with --labels",
             )
-        files, found = _listed_in_folder(place)
+        below = listed(place, split_folders, names)
+        files, splits = below.files, below.splits
+        found = Labels([], class_names=below.class_names, notes=tuple(below.notes))
+    elif split_folders:
+        raise ConfigError(
+            "images that a table lists have no folders of splits",
+            hint="omit --split-folders",
+        )
     elif labels is not None or (
         place.path.lower().endswith((".csv", ".txt", ".tsv")) and place.exists()
     ):
-        found = read_labels(table, columns, rename, types, bad_records)
+        found = read_labels(table, columns, rename, types, bad_records, names)
         folder = place if labels is not None else place.parent
         files, notes = _listed_in_table(found, table, folder, labels is not None, bad_records)
         found = replace(found, notes=(*found.notes, *notes))
@@ -297,6 +322,7 @@ def images(
         files,
         labels=found,
         labelled=found.numbers is not None or found.class_names is not None,
+        splits=splits,
         decode=decode,
         resize=None if resize is None else parse_size(resize),
         channels=channels,
@@ -306,27 +332,6 @@ def images(
         check_pixels=check_pixels,
         bad_records=bad_records,
     )
-
-
-def _listed_in_folder(folder: Place) -> tuple[FileList, Labels]:
-    """Return the images of a folder, and their labels if it has class folders."""
-    suffixes = picture_suffixes()
-    files = FileList(folder)
-    entries = [e for e in folder.children() if not e[0].startswith(".")]
-    classes = [name for name, is_dir, _, _ in entries if is_dir]
-    loose = [e for e in entries if not e[1] and PurePosixPath(e[0]).suffix.lower() in suffixes]
-    if classes and loose:
-        raise SourceError(
-            f"{folder.name}: images next to class folders, such as {loose[0][0]}",
-            hint="move them into the folder of their class",
-        )
-    for name, _, size, version in loose:
-        files.add(name, size, version)
-    for label, name in enumerate(classes):
-        for inner, size, version in walk(folder.child(name), f"{name}/"):
-            if PurePosixPath(inner).suffix.lower() in suffixes:
-                files.add(inner, size, version, label)
-    return files, Labels([], class_names=[readable_name(name) for name in classes] or None)
 
 
 def _listed_in_table(
@@ -368,12 +373,7 @@ def _images_in(folder: Place) -> dict[str, tuple[int, str]]:
     """Return size and version of the images below a folder."""
     if not folder.is_dir():
         raise SourceError(f"{folder.name}: no such folder", hint="give the folder of the images")
-    suffixes = picture_suffixes()
-    return {
-        name: (size, version)
-        for name, size, version in walk(folder)
-        if PurePosixPath(name).suffix.lower() in suffixes
-    }
+    return {name: (size, version) for name, size, version in walk(folder) if is_picture(name)}
 
 
 def _missing(
@@ -399,8 +399,14 @@ def _missing(
 
 
 def _stat(folder: Place, path: str) -> tuple[int, str] | None:
-    """Return size and time of a local file, None if it is missing; remote files are not checked."""
-    local = folder.child(path).local
+    """Return size and version of a file, None if it is missing; remote files are not checked."""
+    place = folder.child(path)
+    if isinstance(place.fs, ArchiveFiles):
+        if not place.fs.exists(place.path):
+            return None
+        info = place.fs.info(place.path)
+        return info["size"], str(info.get("mtime", ""))
+    local = place.local
     if local is None:
         return 0, ""
     try:

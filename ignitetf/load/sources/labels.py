@@ -92,6 +92,7 @@ def read_labels(
     rename: str | Mapping[str, str] | None = None,
     types: str | Mapping[str, str] | None = None,
     bad_records: OnBadRecord = "fail",
+    classes: Sequence[str] | None = None,
 ) -> Labels:
     """Read a table of image files.
 
@@ -101,6 +102,8 @@ def read_labels(
         rename: New headings, `OLD=NEW,OLD=NEW`.
         types: Types of columns, by the headings of the file; see `csvfile.csv`.
         bad_records: Handling of rows whose values do not fit.
+        classes: Names of the classes, in the order of their numbers; None takes those in the file
+            next to the table, if there is one.
 
     Raises:
         SourceError: The file is damaged, or it is not clear which column is the path.
@@ -112,9 +115,12 @@ def read_labels(
         rows = [row for row in lines if row]
     first = [cell.strip() for cell in rows[0]] if rows else ["path", "label"]
     asked = columns is not None or rename is not None
+    how = _How(bad_records, _classes_beside(table) if classes is None else classes)
     if not asked and not _are_headings(first):
-        return _plain(table, rows, [0, 1], 1, 2, option_types(types).get("LABEL"), bad_records)
-    names = [new.lower() for _, new in chosen_columns(table.name, first, rename=rename)]
+        return _plain(table, rows, [0, 1], 1, 2, option_types(types).get("LABEL"), how)
+    # A column without a heading is called after its position.
+    first = [cell or f"COLUMN_{i + 1}" for i, cell in enumerate(first)]
+    names = [new.strip().lower() for _, new in chosen_columns(table.name, first, rename=rename)]
     path = _found(names, PATH_HEADINGS, range(len(names)))
     if path is None:
         raise SourceError(
@@ -122,6 +128,11 @@ def read_labels(
             hint="separate the columns with commas"
             if len(first) == 1 and ";" in first[0]
             else f"name the column of paths with --rename COLUMN=path; columns: {', '.join(first)}",
+        )
+    if names.count(names[path]) > 1:
+        raise SourceError(
+            f"{table.name}: two columns are called alike: {names[path]!r} and {names[path]!r}",
+            hint=f"--rename COLUMN_{path + 1}=OTHER gives the last one another name",
         )
     wanted = [i for i, _ in chosen_columns(table.name, first, columns) if i != path]
     known = [path, *wanted]
@@ -136,8 +147,21 @@ def read_labels(
     if not others:
         places = [path] if label is None else [path, label]
         declared = option_types(types).get(first[label].upper()) if label is not None else None
-        return _plain(table, rows[1:], places, 1, len(first), declared, bad_records)
-    return _typed(table, delimiter, first, names, path, label, others, types, bad_records)
+        return _plain(table, rows[1:], places, 1, len(first), declared, how)
+    return _typed(table, delimiter, first, names, path, label, others, types, how)
+
+
+@dataclass(frozen=True)
+class _How:
+    """How labels are read.
+
+    Attributes:
+        bad_records: Handling of rows whose values do not fit.
+        classes: Names of the classes in the order of their numbers; None if they are not given.
+    """
+
+    bad_records: OnBadRecord
+    classes: Sequence[str] | None
 
 
 def _text(table: Place) -> str:
@@ -177,7 +201,7 @@ def _plain(
     first: int,
     width: int,
     declared: str | None,
-    bad_records: OnBadRecord,
+    how: _How,
 ) -> Labels:
     """Return the rows of a table that has only path and label."""
     for number, row in enumerate(rows, first):
@@ -191,7 +215,7 @@ def _plain(
     if len(places) == 1:
         return Labels(paths)
     words = [row[places[1]].strip() for row in rows]
-    labelled = _labels(table, words, range(first, first + len(rows)), declared, bad_records)
+    labelled = _labels(table, words, range(first, first + len(rows)), declared, how)
     paths = [paths[i] for i in labelled.rows]
     if labelled.own is None:
         return Labels(paths, labelled.numbers, labelled.names, notes=labelled.notes)
@@ -214,22 +238,31 @@ def _typed(
     label: int | None,
     others: Sequence[int],
     types: str | Mapping[str, str] | None,
-    bad_records: OnBadRecord,
+    how: _How,
 ) -> Labels:
     """Return the rows of a table with columns in addition to path and label."""
     texts = [path] if label is None else [path, label]
     named = next((i for i in others if names[i] == _NAME), None)
     plain = texts if named is None else [*texts, named]
+    count = Counter(heading.upper() for heading in headings)
+    known = [
+        heading if count[heading.upper()] == 1 else f"COLUMN_{i + 1}"
+        for i, heading in enumerate(headings)
+    ]
+    # The columns that are texts in any case are called by their positions here.
+    own = [f"COLUMN_{i + 1}" if i in plain else names[i].upper() for i in range(len(headings))]
     options = TableOptions(
-        columns=[headings[i] for i in (*texts, *others)],
-        rename={heading: names[i].upper() for i, heading in enumerate(headings)},
-        bad_records=bad_records,
+        columns=[known[i] for i in (*texts, *others)],
+        rename={
+            known[i]: own[i] for i in (*texts, *others) if i in plain or own[i] != known[i].upper()
+        },
+        bad_records=how.bad_records,
     )
     source = CsvSource(
         table,
         options,
         form=CsvForm(delimiter, "row"),
-        types={**option_types(types), **{headings[i].upper(): "varchar" for i in plain}},
+        types={**option_types(types), **{own[i]: "varchar" for i in plain}},
     )
     batches = list(source.batches())
     if not batches:
@@ -237,8 +270,7 @@ def _typed(
     whole = concat(batches)
     columns = dict(whole.columns)
     taken = [
-        [cell.decode().strip() for cell in runs_of(columns.pop(names[i].upper())).to_bytes()]
-        for i in texts
+        [cell.decode().strip() for cell in runs_of(columns.pop(own[i])).to_bytes()] for i in texts
     ]
     rows = (values_of(whole.key) + 2).tolist()
     if "" in taken[0]:
@@ -246,7 +278,7 @@ def _typed(
             f"{table.name}: row {rows[taken[0].index('')]} has no path",
             hint="fill it in, or remove the row",
         )
-    own_names = None if named is None else columns.pop(_NAME.upper())
+    own_names = None if named is None else columns.pop(own[named])
     fields = [f for f in source.schema.fields if f.name in columns]
     if alike := [f.name for f in fields if f.name in _OWN_FIELDS]:
         raise SourceError(
@@ -266,7 +298,7 @@ def _typed(
         stamp = _stamp(table, fields)
         return Labels(taken[0], None, None, own_names, tuple(fields), columns, tuple(notes), stamp)
     declared = option_types(types).get(headings[label].upper())
-    labelled = _labels(table, taken[1], rows, declared, bad_records)
+    labelled = _labels(table, taken[1], rows, declared, how)
     if len(labelled.rows) < len(rows):
         kept = np.array(labelled.rows, np.int64)
         columns = {name: column[kept] for name, column in columns.items()}
@@ -316,7 +348,7 @@ def _labels(
     words: list[str],
     rows: Sequence[int],
     declared: str | None,
-    bad_records: OnBadRecord,
+    how: _How,
 ) -> _Labelled:
     """Return labels as numbers, with the names of classes, or as doubles or longs.
 
@@ -325,14 +357,14 @@ def _labels(
         words: The label of each row.
         rows: The numbers of the rows, for messages.
         declared: The type that the user declared.
-        bad_records: Handling of rows without a label.
+        how: Names of the classes, and the handling of rows without a label.
     """
     listed = None
-    if declared is None or declared.strip().lower() in _TEXTS:
-        listed = _listed_classes(table, [word for word in words if word])
+    if how.classes is not None and (declared is None or declared.strip().lower() in _TEXTS):
+        listed = _listed_classes(table, [word for word in words if word], how.classes)
     found = _label_values(table.name, words, rows, "varchar" if listed else declared)
     for at, why in found.bad.items():
-        if bad_records == "fail":
+        if how.bad_records == "fail":
             raise SourceError(f"{table.name}: row {rows[at]} {why}", hint=_HINT)
     kept = [i for i in range(len(words)) if i not in found.bad]
     notes = [
@@ -369,33 +401,32 @@ def _note_of_classes(table: Place, words: Sequence[str], rows: Sequence[int]) ->
     ]
 
 
-def _listed_classes(table: Place, labels: list[str]) -> list[str] | None:
-    """Return the names in the class file next to a table; None if there is no such file.
-
-    Labels must be all names, or all numbers of names.
-    """
+def _classes_beside(table: Place) -> list[str] | None:
+    """Return the names in the class file next to a table; None if there is no such file."""
     place = table.parent.child(CLASSES_FILE)
     if not place.exists():
         return None
     with reading(place.name, "names of classes in UTF-8, a line each"):
-        names = place.read(_MAX_CSV_BYTES).decode("utf-8-sig").splitlines()
+        return place.read(_MAX_CSV_BYTES).decode("utf-8-sig").splitlines()
+
+
+def _listed_classes(table: Place, labels: list[str], names: Sequence[str]) -> list[str]:
+    """Return the names of the classes, after a check that the labels are names, or their numbers."""
     twice = {name for name, count in Counter(names).items() if count > 1}
     if unclear := sorted(twice.intersection(labels)):
         raise SourceError(
-            f"{table.name}: the label {unclear[0]!r} matches two classes in {place.name}",
+            f"{table.name}: the label {unclear[0]!r} matches two classes",
             hint="give the classes different names, or write their numbers in the table",
         )
     numbers = {str(number) for number in range(len(names))}
     if labels and not (set(labels) <= set(names) or set(labels) <= numbers):
         odd = next(word for word in labels if word not in names and word not in numbers)
         raise SourceError(
-            f"{table.name}: the label {odd!r} is not one of the {len(names):,} classes in"
-            f" {place.name}",
-            hint=did_you_mean(
-                odd, names, f"add it to {CLASSES_FILE}, or remove that file", form=repr
-            ),
+            f"{table.name}: the label {odd!r} is not one of the {len(names):,} classes in the file"
+            f" of --classes, or in {CLASSES_FILE}",
+            hint=did_you_mean(odd, names, "add it to the file of classes", form=repr),
         )
-    return names
+    return list(names)
 
 
 def _require_one_spelling(table: Place, words: list[str]) -> None:

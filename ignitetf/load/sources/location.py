@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from ignitetf.errors import IgniteTFError, MissingExtra, SourceError
+from ignitetf.load.sources.archives import ARCHIVES, ArchiveFiles
 from ignitetf.load.sources.base import Source, keys_of
 from ignitetf.load.sources.compressed import HEAD_BYTES, compression_of, decompressed
 from ignitetf.load.sources.values import difference
@@ -132,7 +133,8 @@ class Place:
     @property
     def base(self) -> str:
         """The last part of the path."""
-        return PurePosixPath(self.path.rstrip("/")).name or self.path
+        path = PurePosixPath(self.path.rstrip("/"))
+        return path.name or PurePosixPath(self.name).name or self.path
 
     @property
     def stem(self) -> str:
@@ -259,6 +261,9 @@ def locate(location: Location) -> Place:
         fs, path = fsspec.core.url_to_fs(text)
     if getattr(fs, "protocol", None) in ("file", ("file", "local")):
         return Place(name, str(path))
+    if fs.protocol in ARCHIVES:
+        with reading(name):
+            fs = ArchiveFiles(fs)
     return Place(name, str(path), fs)
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "decode_picture",
     "parse_size",
     "pixel_form",
+    "turned_note",
 ]
 
 MAX_PIXELS = 50_000_000
@@ -66,6 +67,14 @@ def _in_image_thread(work: Callable[[bool], T]) -> T:
 def _large_images(process: int) -> ThreadPoolExecutor:
     """Return the thread for large images; a forked process needs its own."""
     return ThreadPoolExecutor(1, thread_name_prefix=f"ignitetf-large-{process}")
+
+
+def turned_note(name: str, hint: str = "") -> str:
+    """Return what users should know about an image that EXIF turns."""
+    return (
+        f"{name} has an EXIF orientation; files are stored unchanged, and decoders such as"
+        f" tf.io.decode_jpeg ignore the orientation{hint}"
+    )
 
 
 def parse_size(text: str | tuple[int, int]) -> tuple[int, int]:

@@ -74,8 +74,8 @@ class ArrowTable(Table):
     def _plain(self, found: Any, numbers: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
         """Return the columns to load as plain arrays (see `arrowplain`), without damaged images."""
         pa = import_pyarrow("tables")
-        flat = self._features.flat(found)
-        wrong = dict(self._features.damaged(flat, self._places))
+        flat, wrong = self._features.flat(found, self._places)
+        wrong |= self._features.damaged(flat, self._places)
         for at in sorted(wrong):
             self.bad(self._row(int(numbers[at])), wrong[at])
         arrays = [plain_array(flat.schema.field(i), flat.column(i)) for i in self._places]

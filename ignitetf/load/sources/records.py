@@ -159,6 +159,9 @@ class RecordSource(Source):
         size = 0
         for item in self._pull(iterator):
             if isinstance(item, Batch):
+                if buffer:  # bad records between batches
+                    yield number, self._convert(buffer, number - len(buffer))
+                    buffer, size = [], 0
                 yield from self._cut(item, number, start, max_bytes)
                 number += len(item)
                 continue

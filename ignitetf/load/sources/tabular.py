@@ -245,7 +245,15 @@ def changed_headings(
 def _place(
     table: str, heading: str, headings: Sequence[str], places: Mapping[str, int], what: str
 ) -> int:
-    if (found := places.get(heading.strip().upper())) is None:
+    word = heading.strip().upper()
+    same = [i for i, other in enumerate(headings) if word == other.strip().upper()]
+    if len(same) > 1:
+        known = " or ".join(f"COLUMN_{i + 1}" for i in same)
+        raise ConfigError(
+            f"{table}: several columns are called {heading!r}",
+            hint=f"name one by its position: {known}",
+        )
+    if (found := places.get(word)) is None:
         hint = did_you_mean(heading, headings, f"columns: {', '.join(headings)}", form=repr)
         raise ConfigError(f"{table}: no column {heading!r} to {what}", hint=hint)
     return found

@@ -3,7 +3,8 @@
 tar -> **samples: files of one name** -> fields -> Batch
 
 `0001.jpg`, `0001.cls` and `0001.json` are one sample. Images and other files become blobs, `.cls`
-the LABEL, `.txt` a text, `.npy` an array, and the names in `.json` fields of their own. A shard
+the LABEL, `.txt` a text, `.npy` an array, and the names in `.json` fields of their own. The name of
+the sample is `__KEY__`. Images are checked as those of other sources. A shard
 that `ignitetf export` wrote lists its fields, so rows are restored with their types.
 """
 
@@ -23,11 +24,21 @@ from typing import Any, Final
 import numpy as np
 
 from ignitetf.errors import ConfigError, SchemaError, SourceError
-from ignitetf.load.sources.base import MAX_RECORD_BYTES, BadRecord, Source, column_name, keys_of
+from ignitetf.load.sources.base import (
+    MAX_RECORD_BYTES,
+    BadRecord,
+    Source,
+    column_name,
+    keys_of,
+    ordered_map,
+)
+from ignitetf.load.sources.filelist import readable_name
+from ignitetf.load.sources.frames import BoxError, ImageSize
 from ignitetf.load.sources.location import ChainSource, Place, digest, files_at, one_line, reading
+from ignitetf.load.sources.pictures import MAX_PIXELS, check_picture, turned_note
 from ignitetf.load.sources.records import RecordSource
 from ignitetf.load.sources.values import column_of
-from ignitetf.pictures import picture_suffixes
+from ignitetf.pictures import PictureError, orientation, picture_suffixes
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
 from ignitetf.wire.columns import Batch, Column, Dense, Runs
@@ -37,6 +48,8 @@ __all__ = ["FIELDS_FILE", "webdataset"]
 
 # Readers of WebDataset skip names between double underscores.
 FIELDS_FILE: Final = "__ignitetf__/fields.json"
+# The name of a sample, as the library webdataset calls it.
+_KEY: Final = "__key__"
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 _ROWS: Final = 256
 _BATCH_BYTES: Final = 4 << 20
@@ -123,28 +136,84 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return file.read()
 
 
-def _record(place: Place, sample: _Sample) -> dict[str, Any] | BadRecord:
-    """Return the values of a sample in a shard without notes of an export."""
+@dataclass(frozen=True)
+class _Check:
+    """How the images of samples are checked."""
+
+    max_pixels: int = MAX_PIXELS
+    pixels: bool = True
+
+    def turns(self, files: Files) -> bool:
+        """Check the images of a sample; returns whether EXIF turns one.
+
+        Raises:
+            ValueError: One is damaged, or the `.json` beside it is of an image of another size.
+        """
+        turned = False
+        for suffix, data in files.items():
+            if not _is_picture(suffix):
+                continue
+            try:
+                height, width = check_picture(data, self.max_pixels, pixels=self.pixels)
+                turn = orientation(data)
+                if suffix.rpartition(".")[0] == "":
+                    _size_in(files).check(height, width, turn, has_boxes=False)
+            except (PictureError, BoxError) as error:
+                raise ValueError(f"*.{suffix}: {error}") from error
+            turned = turned or turn != 1
+        return turned
+
+
+def _is_picture(suffix: str) -> bool:
+    return f".{suffix.rpartition('.')[2]}" in picture_suffixes()
+
+
+def _size_in(files: Files) -> ImageSize:
+    """Return the size that the `.json` of a sample gives its image, as img2dataset writes it."""
+    try:
+        noted = json.loads(files.get("json", b"{}"))
+    except ValueError:
+        return ImageSize(0, 0)  # a bad record anyway
+    if not isinstance(noted, dict):
+        return ImageSize(0, 0)
+    width, height = noted.get("width"), noted.get("height")
+    if type(width) is not int or type(height) is not int or min(width, height) < 1:
+        return ImageSize(0, 0)
+    return ImageSize(width, height)
+
+
+def _record(
+    place: Place, sample: _Sample, check: _Check
+) -> tuple[dict[str, Any] | BadRecord, bool]:
+    """Return the values of a sample in a shard without notes of an export, and if EXIF turns it."""
     name = f"{place.name}: sample {sample.name}"
     if sample.wrong is not None:
-        return BadRecord(name, sample.wrong)
+        return BadRecord(name, sample.wrong), False
     out: dict[str, Any] = {}
     for suffix, data in sample.files.items():
         try:
             found = _values(suffix, data)
         except Exception as error:  # NumPy and JSON raise almost anything on damaged data
-            return BadRecord(name, f"*.{suffix}: {one_line(error)}")
+            return BadRecord(name, f"*.{suffix}: {one_line(error)}"), False
+        if found.get(_KEY) == sample.name:
+            del found[_KEY]
         if twice := sorted(out.keys() & found.keys()):
-            return BadRecord(name, f"two of its files give the field {twice[0]}")
+            return BadRecord(name, f"two of its files give the field {twice[0]}"), False
         out |= found
-    return out
+    if _KEY in out:
+        return BadRecord(name, f"*.json gives it the other {_KEY} {str(out[_KEY])[:80]!r}"), False
+    try:
+        turned = check.turns(sample.files)
+    except ValueError as error:
+        return BadRecord(name, str(error)), False
+    return {**out, _KEY: readable_name(sample.name)}, turned
 
 
 def _values(suffix: str, data: bytes) -> dict[str, Any]:
     """Return the values of one file of a sample."""
     if suffix == "json":
         inner = json.loads(data)
-        return inner if isinstance(inner, dict) else {"JSON": data.decode()}
+        return dict(inner) if isinstance(inner, dict) else {"JSON": data.decode()}
     if suffix == "cls":
         if _INTEGER.fullmatch(data.strip()) is None:  # int() accepts 1_5 as 15
             raise ValueError(f"invalid literal for an integer: {data[:40]!r}")
@@ -163,26 +232,48 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
     return array
 
 
-def _batches(place: Place, fields: list[Field], files: dict[str, str]) -> Iterator[Batch]:
-    """Yield the rows of a shard that an export wrote."""
-    samples, number = _samples(place), 0
+def _batches(
+    place: Place, fields: list[Field], files: dict[str, str], check: _Check
+) -> Iterator[Batch | BadRecord]:
+    """Yield the rows of a shard that an export wrote, and those that cannot be read."""
+    pictures = any(suffix == "*" for suffix in files.values())
+
+    def checked(sample: _Sample) -> _Sample:
+        if pictures and sample.wrong is None:
+            try:
+                check.turns(
+                    {n: d for n, d in sample.files.items() if f".{n}" in picture_suffixes()}
+                )
+            except ValueError as error:
+                sample.wrong = str(error)
+        return sample
+
+    samples, number = ordered_map(checked, _samples(place)), 0
     while True:
-        rows: list[Files] = []
+        rows: list[_Sample] = []
         size = 0
         for sample in itertools.islice(samples, _ROWS):
-            if sample.wrong is not None:
-                raise SourceError(f"{place.name}: sample {sample.name}: {sample.wrong}", hint=_HINT)
-            rows.append(sample.files)
+            rows.append(sample)
             size += sum(map(len, sample.files.values()))
             if size >= _BATCH_BYTES:
                 break
         if not rows:
             return
-        beside = [json.loads(sample.get("json", b"{}")) for sample in rows]
-        columns = {f.name: _column(f, files, rows, beside) for f in fields}
-        numbers = np.arange(number, number + len(rows))
-        number += len(rows)
-        yield Batch(keys_of(numbers), columns)
+        for is_bad, group in itertools.groupby(rows, lambda one: one.wrong is not None):
+            part = list(group)
+            if is_bad:
+                yield from (
+                    BadRecord(f"{place.name}: sample {one.name}", one.wrong or "") for one in part
+                )
+            else:
+                yield _batch(fields, files, [one.files for one in part], number)
+            number += len(part)
+
+
+def _batch(fields: list[Field], files: dict[str, str], rows: list[Files], number: int) -> Batch:
+    beside = [json.loads(sample.get("json", b"{}")) for sample in rows]
+    columns = {f.name: _column(f, files, rows, beside) for f in fields}
+    return Batch(keys_of(np.arange(number, number + len(rows))), columns)
 
 
 def _column(
@@ -215,7 +306,7 @@ def _blob(sample: Files, suffix: str) -> bytes | None:
     return next(known, sample.get("bin"))
 
 
-def _open(place: Place, key: str | None, bad_records: OnBadRecord) -> Source:
+def _open(place: Place, key: str | None, check: _Check, bad_records: OnBadRecord) -> Source:
     noted = _fields(place)
     if noted is None:
         if key is not None:
@@ -223,19 +314,33 @@ def _open(place: Place, key: str | None, bad_records: OnBadRecord) -> Source:
                 "shards that ignitetf did not write have no key field", hint="omit --key"
             )
         with reading(place.name, _HINT):
-            return RecordSource(
-                lambda: (_record(place, sample) for sample in _samples(place)),
-                type_name=column_name(place.stem),
-                fingerprint=digest("webdataset", place.stamp()),
-                bad_records=bad_records,
-            )
+            return _Shard(place, check, bad_records)
     try:
         fields = [Field.from_json(one) for one in noted["fields"]]
         files = {str(name): str(suffix) for name, suffix in noted["files"].items()}
         names = [str(name) for name in noted["class_names"]]
     except (KeyError, TypeError, AttributeError, SchemaError) as error:
         raise SourceError(f"{place.name}: damaged list of fields", hint=_HINT) from error
-    return _Exported(place, fields, files, names, key, bad_records)
+    return _Exported(place, fields, files, names, key, check, bad_records)
+
+
+class _Shard(RecordSource):
+    """A shard of another tool."""
+
+    def __init__(self, place: Place, check: _Check, bad_records: OnBadRecord) -> None:
+        def records() -> Iterator[Any]:
+            found = ordered_map(lambda sample: _record(place, sample, check), _samples(place))
+            for record, turned in found:
+                if turned:
+                    self.report("turned", turned_note(f"{place.name}: {record[_KEY]}"), once=True)  # type: ignore[index]
+                yield record
+
+        super().__init__(
+            records,
+            type_name=column_name(place.stem),
+            fingerprint=digest("webdataset", place.stamp()),
+            bad_records=bad_records,
+        )
 
 
 class _Exported(RecordSource):
@@ -248,6 +353,7 @@ class _Exported(RecordSource):
         files: dict[str, str],
         class_names: list[str],
         key: str | None,
+        check: _Check,
         bad_records: OnBadRecord,
     ) -> None:
         from ignitetf.load.sources.arrays import key_field_of, take_key
@@ -256,8 +362,11 @@ class _Exported(RecordSource):
         key_name = None if key is None else key.upper()
         key_field = key_field_of(key_name, by_name)
 
-        def batches() -> Iterator[Batch]:
-            for batch in _batches(place, fields, files):
+        def batches() -> Iterator[Batch | BadRecord]:
+            for batch in _batches(place, fields, files, check):
+                if isinstance(batch, BadRecord):
+                    yield batch
+                    continue
                 columns = dict(batch.columns)
                 taken = batch.key if key_name is None else take_key(columns, key_name, 0, 0)
                 yield Batch(taken, columns)
@@ -273,13 +382,21 @@ class _Exported(RecordSource):
         self.nbytes = place.size()
 
 
-def webdataset(location: Any, key: str | None = None, bad_records: OnBadRecord = "fail") -> Source:
+def webdataset(
+    location: Any,
+    key: str | None = None,
+    max_pixels: int = MAX_PIXELS,
+    check_pixels: bool = True,
+    bad_records: OnBadRecord = "fail",
+) -> Source:
     """Open WebDataset shards, compressed or not.
 
     Args:
         location: A file, a pattern with `*`, a folder, or a list.
         key: Field to use as the key, only for shards that an export wrote; otherwise a running
             number.
+        max_pixels: Images with more are bad records.
+        check_pixels: Whether images must decode to their last pixel; see `images.images`.
         bad_records: Handling of samples that do not fit.
 
     Raises:
@@ -287,5 +404,7 @@ def webdataset(location: Any, key: str | None = None, bad_records: OnBadRecord =
     """
     if not location:
         raise ConfigError("source 'webdataset' needs a file")
-    sources = [_open(place, key, bad_records) for place in files_at(location, (".tar", ".tgz"))]
+    check = _Check(max_pixels, check_pixels)
+    places = files_at(location, (".tar", ".tgz"))
+    sources = [_open(place, key, check, bad_records) for place in places]
     return sources[0] if len(sources) == 1 else ChainSource(sources, bad_records=bad_records)

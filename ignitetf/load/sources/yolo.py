@@ -20,9 +20,9 @@ from ignitetf.errors import ConfigError, MissingExtra, SourceError
 from ignitetf.load.sources.base import type_name
 from ignitetf.load.sources.boxes import BoxSource, Objects
 from ignitetf.load.sources.filelist import FileList, walk
+from ignitetf.load.sources.frames import BoxError
 from ignitetf.load.sources.location import Location, Place, digest, locate, reading
 from ignitetf.load.sources.pictures import MAX_PIXELS
-from ignitetf.load.sources.voc import VocError
 from ignitetf.pictures import picture_suffixes
 from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
@@ -91,14 +91,14 @@ class _YoloSource(BoxSource):
         try:
             lines = place.read(_MAX_TEXT).decode("utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
-            raise VocError(f"its label file {place.name} is not UTF-8") from error
+            raise BoxError(f"its label file {place.name} is not UTF-8") from error
         for row, line in enumerate(lines, 1):
             if not (words := line.split()):
                 continue
             try:
                 label, box = self._object(words)
-            except VocError as error:
-                raise VocError(f"{place.name}, row {row}: {error}") from error
+            except BoxError as error:
+                raise BoxError(f"{place.name}, row {row}: {error}") from error
             found.labels.append(label)
             found.boxes.append(box)
         return found
@@ -106,13 +106,13 @@ class _YoloSource(BoxSource):
     def _object(self, words: list[str]) -> tuple[int, tuple[float, float, float, float]]:
         names = self.class_names or []
         if _INTEGER.fullmatch(words[0]) is None or int(float(words[0])) >= len(names):
-            raise VocError(f"class {words[0][:40]!r} is none of the {len(names)} classes")
+            raise BoxError(f"class {words[0][:40]!r} is none of the {len(names)} classes")
         try:
             numbers = [float(word) for word in words[1:]]
         except ValueError as error:
-            raise VocError(f"{' '.join(words)[:60]!r} has a value that is not a number") from error
+            raise BoxError(f"{' '.join(words)[:60]!r} has a value that is not a number") from error
         if not all(map(math.isfinite, numbers)):
-            raise VocError(f"{' '.join(words)[:60]!r} has a value that is not a number")
+            raise BoxError(f"{' '.join(words)[:60]!r} has a value that is not a number")
         if len(numbers) == 4:
             x, y, width, height = numbers
             box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
@@ -120,7 +120,7 @@ class _YoloSource(BoxSource):
             self._report_polygons()
             box = (min(numbers[::2]), min(numbers[1::2]), max(numbers[::2]), max(numbers[1::2]))
         else:
-            raise VocError(f"{len(words)} values, expected class x y width height")
+            raise BoxError(f"{len(words)} values, expected class x y width height")
         return int(float(words[0])), box
 
     def _report_polygons(self) -> None:
