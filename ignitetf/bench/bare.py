@@ -69,7 +69,7 @@ def sockets(client: Client, addresses: Iterable[str]) -> Generator[list[socket.s
 
 def call(sock: socket.socket, op: int, body: bytes) -> bytes:
     """Send one request and return the body of its answer."""
-    _ask(sock, op, 0, body)
+    _send_request(sock, op, 0, body)
     _, left = _head(sock, memoryview(bytearray(_ANSWER.size)))
     found = bytearray(left)
     _fill(sock, memoryview(found))
@@ -89,7 +89,7 @@ def send_ahead(
     """
     waiting, scratch = 0, memoryview(bytearray(1 << 20))
     for number, buffers in enumerate(requests):
-        _ask(sock, op, number, *buffers)
+        _send_request(sock, op, number, *buffers)
         waiting += 1
         if waiting >= unanswered:
             _skip(sock, scratch)
@@ -196,7 +196,7 @@ class Scans:
             while waiting and len(scans) <= ahead:
                 scan = _Scan(waiting.popleft())
                 scans[scan.partition] = scan
-                _ask(sock, _SCAN, scan.partition, self._scan_body(scan.partition))
+                _send_request(sock, _SCAN, scan.partition, self._scan_body(scan.partition))
             number, left = _head(sock, self._buffer)
             scan = scans[number]
             if not scan.cursor:
@@ -208,7 +208,7 @@ class Scans:
             scan.rows += count
             known = self._counts.get(scan.partition) if self.rows and ahead else None
             if known is not None and scan.rows < known:
-                _ask(sock, _SCAN_PAGE, number, scan.cursor)
+                _send_request(sock, _SCAN_PAGE, number, scan.cursor)
             if left > len(self._buffer):
                 raise WireError(f"a page of {left} bytes is larger than the buffer")
             page = self._buffer[:left]
@@ -216,7 +216,7 @@ class Scans:
             if not page[-1]:
                 del scans[number]
             elif known is None or scan.rows >= known:
-                _ask(sock, _SCAN_PAGE, number, scan.cursor)
+                _send_request(sock, _SCAN_PAGE, number, scan.cursor)
             yield scan.partition, count, page[:-1]
 
     def _scan_body(self, partition: int) -> bytes:
@@ -260,7 +260,7 @@ class Entries:
             bodies = ((head.pack(self._cache, 0, count), entries) for count, entries in pages)
             send_ahead(sock, _PUT_ALL, bodies, _UNANSWERED)
 
-        return self._everywhere(send)
+        return self._time_on_all_nodes(send)
 
     def stream(self) -> float:
         """Send the entries through a data streamer for each connection, and return the seconds."""
@@ -274,9 +274,9 @@ class Entries:
             send_ahead(sock, _STREAM_DATA, bodies, _UNANSWERED)
             call(sock, _STREAM_DATA, head.pack(stream, flags | _STREAM_END, 0))
 
-        return self._everywhere(send)
+        return self._time_on_all_nodes(send)
 
-    def _everywhere(self, send: Any) -> float:
+    def _time_on_all_nodes(self, send: Any) -> float:
         addresses = [address for address, _ in self._lines]
         with (
             sockets(self._client, addresses) as found,
@@ -303,7 +303,7 @@ def _owners(client: Client, cache: str) -> dict[str, list[int]]:
     return found
 
 
-def _ask(sock: socket.socket, op: int, number: int, *buffers: Any) -> None:
+def _send_request(sock: socket.socket, op: int, number: int, *buffers: Any) -> None:
     body = sum(map(len, buffers))
     head = _REQUEST.pack(_REQUEST.size - 4 + body, op, number)
     if body < PAGE_BYTES >> 6:

@@ -163,11 +163,11 @@ class FeedProcess:
         if not select.select([out], [], [], limit_s)[0]:
             raise RequestTimeout(f"the process that reads did not answer in {limit_s:.0f} s")
         if not (line := out.readline()):
-            raise IgniteTFError(f"the process that reads failed: {self._last_words()}")
+            raise IgniteTFError(f"the process that reads failed: {self._last_error_line()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _last_words(self) -> str:
+    def _last_error_line(self) -> str:
         self._process.wait(_END_S)
         self._errors.seek(0)
         told = self._errors.read().decode(errors="replace").strip().splitlines()

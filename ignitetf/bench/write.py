@@ -211,7 +211,7 @@ class _Bench:
         for entries in blocks:
             ways[_BLOCK_LIMIT] = functools.partial(self._stored, _KEPT["blocks"], entries.put_all)
             ways["load_dataset, blocks"] = lambda: self.load("blocks")
-        ways |= {name: functools.partial(self._further, run) for name, run in self.more.items()}
+        ways |= {name: functools.partial(self._load_rate, run) for name, run in self.more.items()}
         ways[_PYIGNITE] = self._pyignite
         return ways
 
@@ -259,7 +259,7 @@ class _Bench:
         took_s = done[1] if isinstance(done, tuple) else time.perf_counter() - begin
         return self.profile.rows / took_s  # a bare socket counts blocks
 
-    def _further(self, run: Callable[[str, int], tuple[int, float]]) -> float:
+    def _load_rate(self, run: Callable[[str, int], tuple[int, float]]) -> float:
         self._make_table()
         rows, seconds = run(_CACHE, self.profile.row_bytes)
         return rows / seconds

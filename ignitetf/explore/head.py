@@ -20,7 +20,7 @@ from ignitetf.wire.infer import STORED_KEY
 __all__ = [
     "class_of",
     "first_rows",
-    "read_what_can_be",
+    "read_readable_fields",
 ]
 
 _PAGE_ENTRIES = 256
@@ -61,7 +61,7 @@ def first_rows(
                 break
         return found
 
-    rows, left_out = read_what_can_be(client, cache, options, read)
+    rows, left_out = read_readable_fields(client, cache, options, read)
     for name, reason in left_out.items():
         on_left_out(name, reason)
     return rows
@@ -78,7 +78,7 @@ def class_of(label: Any, class_names: Sequence[str]) -> str | None:
 T = TypeVar("T")
 
 
-def read_what_can_be(
+def read_readable_fields(
     client: Client, cache: str, options: ReadOptions, work: Callable[[CacheReader], T]
 ) -> tuple[T, dict[str, str]]:
     """Return the result of `work` on a cache; retry without each field that cannot be read.

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ignitetf.errors import SchemaError
-from ignitetf.explore.head import class_of, read_what_can_be
+from ignitetf.explore.head import class_of, read_readable_fields
 from ignitetf.net.client import Client
 from ignitetf.pictures import PictureError, open_picture, picture_of
 from ignitetf.read.options import ReadOptions
@@ -144,7 +144,7 @@ def _draw(
         draw.line((left, top, left + size, top + size), _BROKEN, 2)
         draw.line((left, top + size, left + size, top), _BROKEN, 2)
         return
-    fitted = _fitted(picture, size)
+    fitted = _resized(picture, size)
     sheet.paste(fitted, (left + (size - fitted.width) // 2, top + (size - fitted.height) // 2))
 
 
@@ -214,7 +214,7 @@ def _blocks(picture: Image.Image | None, cells: int) -> list[str]:
     """Return the lines of one image, each of `cells` columns."""
     if picture is None:
         return [_padded("(no image)"[:cells], cells)]
-    fitted = _fitted(picture, cells)
+    fitted = _resized(picture, cells)
     left = (cells - fitted.width) // 2
     before, after = " " * left, " " * (cells - fitted.width - left)
     return [f"{before}{line}{after}" for line in half_blocks(fitted, fitted.width).split("\n")]
@@ -271,7 +271,7 @@ def check_picture(value: Any, most_pixels: int) -> None:
         raise SchemaError(f"this value is not shown as an image: {error}") from error
 
 
-def _fitted(picture: Image.Image, size: int) -> Image.Image:
+def _resized(picture: Image.Image, size: int) -> Image.Image:
     scale = size / max(picture.size)
     shape = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
     # Enlarged pictures keep their pixels visible, shrunk ones are averaged.
@@ -305,9 +305,9 @@ def font_for(texts: Iterable[str], size: int) -> Font:
     best: Font = ImageFont.load_default(size)
     if all(letter.isascii() for letter in letters):
         return best
-    most = _known(best, letters)
+    most = _known_letters(best, letters)
     for font in _fonts(size):
-        if (known := _known(font, letters)) > most:
+        if (known := _known_letters(font, letters)) > most:
             best, most = font, known
         if most == len(letters):
             break
@@ -316,7 +316,7 @@ def font_for(texts: Iterable[str], size: int) -> Font:
 
 def in_letters(text: str, font: Font) -> str:
     """Return a text in which letters missing from the font are base letters or codes."""
-    return "".join(letter if _has(font, letter) else _plain(letter) for letter in text)
+    return "".join(letter if _has_letter(font, letter) else _plain(letter) for letter in text)
 
 
 def _plain(letter: str) -> str:
@@ -324,11 +324,11 @@ def _plain(letter: str) -> str:
     return base or letter.encode("ascii", "backslashreplace").decode()
 
 
-def _known(font: Font, letters: Iterable[str]) -> int:
-    return sum(_has(font, letter) for letter in letters)
+def _known_letters(font: Font, letters: Iterable[str]) -> int:
+    return sum(_has_letter(font, letter) for letter in letters)
 
 
-def _has(font: Font, letter: str) -> bool:
+def _has_letter(font: Font, letter: str) -> bool:
     """Whether the font has a letter: it draws it differently from a nonexistent one."""
     if letter.isascii():
         return True
@@ -382,7 +382,7 @@ def _balanced_rows(
             classes = len(reader.manifest.class_names)
         return _chosen(reader, _Choice(count, classes))
 
-    return read_what_can_be(client, cache, options, read)[0]
+    return read_readable_fields(client, cache, options, read)[0]
 
 
 def _chosen(reader: CacheReader, choice: _Choice) -> list[dict[str, Any]]:

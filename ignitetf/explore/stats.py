@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ignitetf.explore.head import read_what_can_be
+from ignitetf.explore.head import read_readable_fields
 from ignitetf.explore.times import iso_text
 from ignitetf.net.client import Client
 from ignitetf.read.options import ReadOptions
@@ -129,7 +129,7 @@ def dataset_stats(
             schema.
     """
     read = functools.partial(_stats_of, on_progress=on_progress)
-    found, left_out = read_what_can_be(client, cache, ReadOptions(raw_nulls=True), read)
+    found, left_out = read_readable_fields(client, cache, ReadOptions(raw_nulls=True), read)
     found.left_out = left_out
     return found
 

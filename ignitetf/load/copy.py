@@ -25,7 +25,7 @@ from ignitetf.load.writer import REQUEST_BYTES
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client, cache_id
 from ignitetf.net.exchange import Exchange, Repeat
-from ignitetf.net.failures import FAILURES, HEAP, LOAD, Backoff, is_asked_too_much, is_full
+from ignitetf.net.failures import FAILURES, HEAP, LOAD, Backoff, is_full, is_node_overloaded
 from ignitetf.net.topology import scan_bytes, scans_at_once
 from ignitetf.net.window import LEAST_BYTES, ByteWindow, first_bytes, widened
 from ignitetf.tables.room import memory_full
@@ -187,7 +187,7 @@ class _Copy:
 
     def _wait(self, heap: Backoff, other: Backoff, error: IgniteTFError) -> None:
         """Wait until a retry may succeed; raises the error if no retry can."""
-        if is_asked_too_much(error):
+        if is_node_overloaded(error):
             wait_s = heap.wait_s(error)
         else:
             wait_s = other.wait_s(error, self._client.settings.idle_timeout_s)

@@ -300,7 +300,7 @@ class Channel(Requester):
     def abort(self) -> None:
         """Wake a thread that is blocked in `receive`; called from another thread."""
         self.closed = True
-        _hang_up(self._sock)
+        _interrupt_reads(self._sock)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -613,7 +613,7 @@ def part(sock: socket.socket) -> None:
         sock.close()
 
 
-def _hang_up(sock: socket.socket) -> None:
+def _interrupt_reads(sock: socket.socket) -> None:
     """Wake a thread that waits on a socket, so that it closes it; returns at once.
 
     Shutting down our sending side makes the node close its side at once, which ends the wait.

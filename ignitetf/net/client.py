@@ -245,7 +245,7 @@ class Client(Pool):
 
         A lost partition lowers the number without raising an error.
         """
-        with _named(name):
+        with _with_cache_name(name):
             body = self.call(OpCode.CACHE_GET_SIZE, size_request(cache_id(name)))
         return read_long(body, f"the size of {name}")
 
@@ -270,14 +270,14 @@ class Client(Pool):
 
     def destroy_cache(self, name: str) -> None:
         """Remove a cache and its entries; raises CacheNotFound if there is none."""
-        with _named(name):
+        with _with_cache_name(name):
             self.call(OpCode.CACHE_DESTROY, destroy_request(cache_id(name)))
 
     # Partitions
 
     def partition_map(self, name: str) -> PartitionMap:
         """Return the current primary node of each partition (op 1101)."""
-        with _named(name):
+        with _with_cache_name(name):
             body = self.call(OpCode.CACHE_PARTITIONS, partitions_request(cache_id(name)))
         with damaged(f"the partition map of {name}"):
             return read_partition_map(body)
@@ -330,7 +330,7 @@ def _read_partitions(body: memoryview) -> int | None:
 
 
 @contextlib.contextmanager
-def _named(cache: str) -> Iterator[None]:
+def _with_cache_name(cache: str) -> Iterator[None]:
     """Replace the cache's id by its name in errors."""
     try:
         yield

@@ -40,7 +40,7 @@ class Common:
         self._changed = threading.Condition()
         self._is_read = False
         self._answers: dict[int, Answer] = {}
-        self._given_up: set[int] = set()
+        self._abandoned: set[int] = set()
         self._error: IgniteTFError | None = None
 
     @property
@@ -82,11 +82,11 @@ class Common:
             raise answer
         return answer
 
-    def give_up(self, number: int) -> None:
+    def abandon(self, number: int) -> None:
         """Drop the answer to a request, even if it has not arrived yet."""
         with self._changed:
             if self._answers.pop(number, None) is None:
-                self._given_up.add(number)
+                self._abandoned.add(number)
 
     def abort(self) -> None:
         """End all waits."""
@@ -129,8 +129,8 @@ class Common:
             raise
         with self._changed:
             self._is_read = False
-            if number in self._given_up:
-                self._given_up.discard(number)
+            if number in self._abandoned:
+                self._abandoned.discard(number)
             else:
                 self._answers[number] = answer
             self._changed.notify_all()
@@ -182,7 +182,7 @@ class Line(Requester):
         """Drop the answers that have not arrived."""
         self.closed = True
         for number in self._waiting:
-            self._common.give_up(number)
+            self._common.abandon(number)
         self._waiting.clear()
 
     def abort(self) -> None:

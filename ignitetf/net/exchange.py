@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ignitetf.errors import ConnectError, IgniteTFError, RequestTimeout, ServerError
 from ignitetf.net.channel import Channel, readable
-from ignitetf.net.failures import HEAP, ROOM, Backoff, Tries, is_asked_too_much, is_retryable
+from ignitetf.net.failures import HEAP, ROOM, Backoff, Tries, is_node_overloaded, is_retryable
 from ignitetf.net.pool import Pool
 from ignitetf.net.window import ByteWindow, first_bytes, widened
 from ignitetf.threads import start
@@ -171,7 +171,7 @@ class Exchange(Generic[Tag]):
         """
         nbytes = sum(memoryview(one).nbytes for one in buffers)
         self._queue.append(_Request(tag, op, buffers, _REQUEST_BYTES + nbytes + expects))
-        with self._whole():
+        with self._close_if_interrupted():
             self._send_queued()
             while self._queue:
                 self._receive()
@@ -183,7 +183,7 @@ class Exchange(Generic[Tag]):
             IgniteTFError: The request failed.
         """
         before = len(self)
-        with self._whole():
+        with self._close_if_interrupted():
             while len(self) == before > 0:
                 self._receive()
 
@@ -213,7 +213,7 @@ class Exchange(Generic[Tag]):
             lane.channel.abort()
 
     @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _close_if_interrupted(self) -> Iterator[None]:
         """Close the connections after Ctrl-C, because the bytes under way on them are unknown."""
         try:
             yield
@@ -236,7 +236,7 @@ class Exchange(Generic[Tag]):
             except IgniteTFError as error:
                 if self._repeat is Repeat.ALWAYS:
                     self._queue.appendleft(request)
-                self._lose(lane, error)
+                self._requeue_unanswered(lane, error)
 
     def _free_lane(self) -> _Lane[Tag] | None:
         """Return a connection with room for another request; None if there is none."""
@@ -293,7 +293,7 @@ class Exchange(Generic[Tag]):
             try:
                 request, answer = lane.receive(self._limit_s)
             except IgniteTFError as error:
-                self._lose(lane, error)
+                self._requeue_unanswered(lane, error)
             else:
                 self._answered(lane, request, answer)
         self._send_queued()
@@ -315,7 +315,7 @@ class Exchange(Generic[Tag]):
         try:
             busy[0].channel.fail(TimeoutError("timed out"))
         except RequestTimeout as error:
-            self._lose(busy[0], error)
+            self._requeue_unanswered(busy[0], error)
         return None
 
     def _answered(
@@ -335,7 +335,7 @@ class Exchange(Generic[Tag]):
 
     def _is_repeated(self, lane: _Lane[Tag], request: _Request[Tag], error: ServerError) -> bool:
         """Return whether to send a request again after this error; if so, wait before."""
-        heap = is_asked_too_much(error)
+        heap = is_node_overloaded(error)
         if self._repeat is Repeat.NEVER or not (
             heap
             or (self._make_room is not None and ROOM.passes(error))
@@ -362,7 +362,7 @@ class Exchange(Generic[Tag]):
         self._waited_at = time.monotonic()
         return True
 
-    def _lose(self, lane: _Lane[Tag], error: IgniteTFError) -> None:
+    def _requeue_unanswered(self, lane: _Lane[Tag], error: IgniteTFError) -> None:
         """Queue the unanswered requests of a lost connection; raises the error if it is final."""
         self._lanes.remove(lane)
         lane.channel.close()

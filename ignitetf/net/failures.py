@@ -186,7 +186,7 @@ def _state_error(message: str, facts: dict[str, Any]) -> ServerError | None:
     return None
 
 
-def is_asked_too_much(error: IgniteTFError) -> bool:
+def is_node_overloaded(error: IgniteTFError) -> bool:
     """Return whether a node had no room for an answer in addition to the others under way.
 
     Either its Java heap was full, which may pass in a moment. The scan itself cannot continue, and

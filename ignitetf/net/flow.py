@@ -32,7 +32,7 @@ from ignitetf._core import Event, Landing, Lane, UnitState
 from ignitetf.errors import ConfigError, IgniteTFError, ServerError, WireError
 from ignitetf.net.channel import Channel
 from ignitetf.net.client import Client
-from ignitetf.net.failures import HEAP, READ, Backoff, is_asked_too_much, server_error
+from ignitetf.net.failures import HEAP, READ, Backoff, is_node_overloaded, server_error
 from ignitetf.net.topology import Origin, origin_of
 from ignitetf.net.window import LEAST_BYTES, first_bytes, widened
 from ignitetf.wire.answers import read_error
@@ -293,7 +293,7 @@ class Flow:
             before = self._progress(units)
             try:
                 if is_lost:
-                    node, units = self._moved(units)
+                    node, units = self._find_new_owners(units)
                 self._read_over(node, units)
             except _Restart:
                 is_lost = False
@@ -308,7 +308,7 @@ class Flow:
             units = [unit for unit in units if self._units["state"][unit] != UnitState.ENDED]
             self._reset(units)
 
-    def _moved(self, units: Sequence[int]) -> tuple[uuid.UUID | None, Sequence[int]]:
+    def _find_new_owners(self, units: Sequence[int]) -> tuple[uuid.UUID | None, Sequence[int]]:
         """Look up where to read units now.
 
         Returns:
@@ -326,7 +326,7 @@ class Flow:
 
     def _wait_to_retry(self, error: IgniteTFError, backoff: Backoff, heap: Backoff) -> None:
         """Wait before the next try; raise the error if there is none."""
-        if is_asked_too_much(error):
+        if is_node_overloaded(error):
             self._most_window = max(1, min(self._most_window, self._window) // 2)
             self._client.most_window = self._most_window
             self._most_open = max(1, self._most_open // 2)
@@ -419,13 +419,13 @@ class Flow:
                 return False
             if event in (Event.UNKNOWN, Event.LEFT):
                 try:
-                    self._sink.learn(a, b, c) if event == Event.UNKNOWN else self._leave(lane)
+                    self._sink.learn(a, b, c) if event == Event.UNKNOWN else self._leave_rows(lane)
                 except Exception as error:
                     raise _Refused(error) from error
             else:
                 self._fail(Event(event), unit, a, body, channel)
 
-    def _leave(self, lane: Lane) -> None:
+    def _leave_rows(self, lane: Lane) -> None:
         entries, places, absent, unit = lane.left()
         done = self._sink.leave(
             unit,
@@ -440,7 +440,7 @@ class Flow:
         if event == Event.FAILED:
             raise _answered(body, channel.address)
         if event == Event.LOST:
-            channel.fail(_lost(a))
+            channel.fail(_connection_error(a))
         if event == Event.DAMAGED:
             channel.fail(WireError(body.decode()))
         if event == Event.COUNT:
@@ -458,7 +458,7 @@ def _answered(body: bytes, address: str) -> ServerError:
     return server_error(status, message, address=address)
 
 
-def _lost(number: int) -> OSError:
+def _connection_error(number: int) -> OSError:
     if number in (errno.EAGAIN, errno.EWOULDBLOCK):
         return TimeoutError("timed out")
     if not number:

@@ -106,7 +106,7 @@ def open_connection(
     raise ConnectError(f"{address}: no common protocol version")
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     return max(0.001, deadline - time.monotonic())
 
 
@@ -115,7 +115,7 @@ def _open_socket(address: str, settings: Settings, deadline: float) -> socket.so
     # First, so that a bad file is reported whether or not a node answers.
     context = tls_context(settings) if settings.tls else None
     try:
-        sock = socket.create_connection((host, port), _left(deadline))
+        sock = socket.create_connection((host, port), _seconds_left(deadline))
     except TimeoutError as error:
         raise ConnectError(
             f"{address}: no connection within {settings.connect_timeout_s:g} s",
@@ -138,7 +138,7 @@ def _open_socket(address: str, settings: Settings, deadline: float) -> socket.so
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         _limit_local_sends(sock)
-        sock.settimeout(_left(deadline))
+        sock.settimeout(_seconds_left(deadline))
         return _wrap_tls(context, sock, host, address, settings) if context else sock
     except BaseException:
         sock.close()
@@ -181,7 +181,7 @@ def _handshake(
     """Try one protocol version; return the peer, or the version that the server wants instead."""
     request = handshake_request(version, features, settings.username, settings.password)
     try:
-        sock.settimeout(_left(deadline))
+        sock.settimeout(_seconds_left(deadline))
         began = time.monotonic()
         sock.sendall(request)
         answer = _handshake_answer(sock, deadline)
@@ -208,7 +208,7 @@ def _handshake(
             hung_up=True,
         ) from error
     if isinstance(answer, _Foreign):
-        raise _foreign(address, answer.head)
+        raise _not_ignite_error(address, answer.head)
     try:
         found = read_handshake(answer, version)
     except WireError as error:
@@ -244,7 +244,7 @@ def _handshake_answer(sock: socket.socket, deadline: float) -> bytes | _Foreign:
     data = bytearray()
     need = LENGTH_BYTES
     while len(data) < need:
-        sock.settimeout(_left(deadline))
+        sock.settimeout(_seconds_left(deadline))
         piece = sock.recv(need - len(data))
         if not piece:
             raise ConnectionResetError("the peer closed the connection")
@@ -486,7 +486,7 @@ def _client_hint(settings: Settings, agreed: bool) -> str:
     return f"give --cert and --key of a client {who}; otherwise {other}"
 
 
-def _foreign(address: str, head: bytes) -> ConnectError:
+def _not_ignite_error(address: str, head: bytes) -> ConnectError:
     """Return the error for a port whose answer does not begin like that of an Ignite node."""
     for begin, what in _FOREIGN:
         if head.startswith(begin):
@@ -525,7 +525,7 @@ def explained(error: ConnectError, settings: Settings) -> ConnectError:
     if not error.fields.get("hung_up") or address is None:
         return error
     if settings.tls:
-        if _answers_plainly(address):
+        if _answers_without_tls(address):
             return TlsError(
                 f"{address}: the node does not speak TLS",
                 hint="--no-tls connects without",
@@ -539,7 +539,7 @@ def explained(error: ConnectError, settings: Settings) -> ConnectError:
             address=address,
         )
     elif (head := _head_of_ignite_3(address)) == b"IGNI":
-        return _foreign(address, head)
+        return _not_ignite_error(address, head)
     return error
 
 
@@ -547,7 +547,7 @@ def _connected(address: str) -> socket.socket:
     return socket.create_connection(split_address(address), _PROBE_S)
 
 
-def _answers_plainly(address: str) -> bool:
+def _answers_without_tls(address: str) -> bool:
     """Whether an Ignite node answers there without TLS, even if it refuses the login."""
     plain = Settings(addresses=(address,), connect_timeout_s=_PROBE_S)
     try:

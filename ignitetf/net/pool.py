@@ -103,7 +103,7 @@ class Pool:
         delay: The time of the quickest request over all connections.
         topology: Version of the topology in the last answer to `nodes`; None before.
         known_nodes: The nodes in that answer.
-        told_topology: Version of the topology that any answer reported last; None before.
+        reported_topology: Version of the topology that any answer reported last; None before.
         most_window: Bytes that a connection may have under way; see `net.window`.
         delivered_rate: Bytes per second on the last connection that was measured; 0 before.
     """
@@ -114,7 +114,7 @@ class Pool:
         self.delay = Delay()
         self.topology: int | None = None
         self.known_nodes: Sequence[NodeEndpoint] = ()
-        self.told_topology: tuple[int, int] | None = None
+        self.reported_topology: tuple[int, int] | None = None
         self.most_window = settings.ahead_bytes
         self.delivered_rate = 0.0
         # Seconds that the quickest connection took to open.
@@ -346,7 +346,7 @@ class Pool:
     def note_topology(self, channel: Channel) -> None:
         """Store the version of the topology if the node reported one over this connection."""
         if (told := channel.topology_version) is not None:
-            self.told_topology, channel.topology_version = told, None
+            self.reported_topology, channel.topology_version = told, None
 
     def _open_first(self, addresses: Sequence[str]) -> Channel:
         causes: list[IgniteTFError] = []
@@ -354,7 +354,7 @@ class Pool:
             try:
                 return self.open_channel(address)
             except (ConnectError, RequestTimeout) as error:
-                causes.append(_of_ended_node(error, address))
+                causes.append(_with_node_end(error, address))
         if len(causes) == 1:
             raise causes[0]
         kind = type(causes[0]) if len({type(c) for c in causes}) == 1 else ConnectError
@@ -424,7 +424,7 @@ class Pool:
     @property
     def nodes_are_old(self) -> bool:
         """Whether `known_nodes` may be outdated: the topology changed or its version is unknown."""
-        told = self.told_topology
+        told = self.reported_topology
         return told is None or self.topology != told[0]
 
     @property
@@ -472,7 +472,7 @@ def _with_other_nodes(error: ConnectError, settings: Settings) -> ConnectError:
     return error.hinted(f"connect with --node {' or --node '.join(running)}")
 
 
-def _of_ended_node(
+def _with_node_end(
     error: ConnectError | RequestTimeout, address: str
 ) -> ConnectError | RequestTimeout:
     """Add to a connection error how an embedded node at this address ended, if known."""

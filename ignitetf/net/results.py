@@ -36,7 +36,7 @@ from ignitetf.errors import (
 )
 from ignitetf.net.channel import Channel
 from ignitetf.net.common import Line
-from ignitetf.net.failures import QUERY, is_asked_too_much, late, of_statement, retry
+from ignitetf.net.failures import QUERY, is_node_overloaded, late, of_statement, retry
 from ignitetf.net.pool import Pool
 from ignitetf.net.statements import (
     PAGE_ROWS,
@@ -127,13 +127,15 @@ class Result:
             RequestTimeout: No answer arrived; the connection was dropped.
         """
         assert self._channel is not None
-        with self._asking():
+        with self._name_statement_in_errors():
             request = functools.partial(
                 statement_request, self._pool, self.statement, params, schema
             )
             first = request(page_rows or PAGE_ROWS, timeout_s, only_query)
             wait_s, began = wait_seconds(self._pool, timeout_s), time.monotonic()
-            page = self._begun(self._channel.send(OpCode.QUERY_SQL_FIELDS, first), wait_s)
+            page = self._receive_first_page(
+                self._channel.send(OpCode.QUERY_SQL_FIELDS, first), wait_s
+            )
             seconds = time.monotonic() - began
             if page_rows is None and page.more and is_query(self.statement):
                 small = page
@@ -142,7 +144,7 @@ class Result:
                     rows = fitting_rows(self._pool, small, seconds, whole=whole)
                     if rows is None:
                         return None
-                    begun = self._begun_beside if whole else self._begun_again
+                    begun = self._replace_cursor if whole else self._rerun
                     return begun(request(rows, timeout_s, only_query), wait_s)
 
                 if (larger := again(False)) is not None:
@@ -157,22 +159,22 @@ class Result:
                 raise WireError(f"damaged answer: {counts} instead of the number of changed rows")
             self.update_count, self.columns = sum(counts), []
 
-    def _begun(self, number: int, wait_s: float) -> Page:
+    def _receive_first_page(self, number: int, wait_s: float) -> Page:
         """Receive the answer to this request, and return the first page of the statement."""
         assert self._channel is not None
         body = self._channel.receive(number, timeout_s=wait_s)
         self._cursor, self.columns, page = read_named_sql_page(body)
         return page
 
-    def _begun_again(self, request: bytes, wait_s: float) -> Page:
+    def _rerun(self, request: bytes, wait_s: float) -> Page:
         """Close the cursor (no row was returned yet), and run the query again with this request."""
         assert self._channel is not None
         closed = self._channel.send(OpCode.RESOURCE_CLOSE, cursor_request(self._cursor))
         number = self._channel.send(OpCode.QUERY_SQL_FIELDS, request)
         self._channel.receive(closed)
-        return self._begun(number, wait_s)
+        return self._receive_first_page(number, wait_s)
 
-    def _begun_beside(self, request: bytes, wait_s: float) -> Page | None:
+    def _replace_cursor(self, request: bytes, wait_s: float) -> Page | None:
         """Run the query again with this request; replace the cursor if the columns are the same.
 
         Returns None if the columns changed or the table was dropped; then the old cursor stays
@@ -193,13 +195,13 @@ class Result:
             self._channel.call(OpCode.RESOURCE_CLOSE, cursor_request(cursor))
         return page if is_same else None
 
-    def _begin_whole(self) -> None:
+    def _rerun_with_large_pages(self) -> None:
         """Run the query again with larger pages if that pays and no second page was requested."""
         again, self._again = self._again, None
         is_taken = self._page is None and not self._first
         if again is None or is_taken or not self._more or self._asked is not None:
             return
-        with self._asking():
+        with self._name_statement_in_errors():
             if (page := again()) is not None:
                 self._first.clear()
                 self._page = page
@@ -222,9 +224,9 @@ class Result:
             SqlError: The result was closed before its last row.
         """
         if ahead:
-            self._begin_whole()
+            self._rerun_with_large_pages()
         pages = iter(lambda: self._next(ahead), None)
-        pages = _gathered(pages) if ahead else pages
+        pages = _join_small_pages(pages) if ahead else pages
         while True:
             if self._first:
                 yield self._first.pop(0)
@@ -282,14 +284,14 @@ class Result:
         page, self._page = self._page, None
         if page is None and self._more:
             self._again = None
-            self._ask()
+            self._request_page()
             page = self._receive()
             ahead = True  # a caller that reads a second page is likely to read the third
         if ahead and self._more:
-            self._ask()
+            self._request_page()
         return page
 
-    def _ask(self) -> None:
+    def _request_page(self) -> None:
         if self._asked is None and self._channel is not None:
             request = cursor_request(self._cursor)
             self._asked = self._channel.send(OpCode.QUERY_SQL_FIELDS_PAGE, request)
@@ -299,13 +301,13 @@ class Result:
         if self._channel is None or self._asked is None:
             raise ConnectError("the result was closed", hint="execute the statement again")
         number, self._asked = self._asked, None
-        with self._asking():
+        with self._name_statement_in_errors():
             page = read_page(self._channel.receive(number))
             self._took(page)
         return page
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _name_statement_in_errors(self) -> Iterator[None]:
         """End the result with an error that names the statement, if a request fails."""
         try:
             yield
@@ -313,24 +315,24 @@ class Result:
             # A refused statement leaves nothing on the node. A page that could not be built may
             # leave its cursor, with all that the query holds in the heap, until the connection
             # ends.
-            leaves = self._more or is_asked_too_much(error)
-            (self._drop if leaves else self._give_back)()
+            leaves = self._more or is_node_overloaded(error)
+            (self._close_channel if leaves else self._release_channel)()
             raise of_statement(error, self.statement) from error
         except ConfigError:
-            self._give_back()
+            self._release_channel()
             raise
         except RequestTimeout as error:
-            self._drop()
+            self._close_channel()
             raise late(error, self.statement) from error
         except BaseException:
-            self._drop()
+            self._close_channel()
             raise
 
     def _took(self, page: Page) -> None:
         """Give the connection back after the last page."""
         self._more = page.more
         if not page.more:
-            self._give_back()
+            self._release_channel()
 
     # For people
 
@@ -381,9 +383,9 @@ class Result:
                 self._receive()
             if self._channel is not None:
                 self._channel.call(OpCode.RESOURCE_CLOSE, cursor_request(self._cursor))
-                self._give_back()
+                self._release_channel()
         self._more = False
-        self._drop()
+        self._close_channel()
 
     def abort(self) -> None:
         """Raise ConnectError in the thread that waits for this result; callable from any thread."""
@@ -391,13 +393,13 @@ class Result:
             if self._channel is not None:
                 self._channel.abort()
 
-    def _give_back(self) -> None:
+    def _release_channel(self) -> None:
         with self._lock:
             channel, self._channel = self._channel, None
         if channel is not None:
             self._pool.release_line(channel)
 
-    def _drop(self) -> None:
+    def _close_channel(self) -> None:
         with self._lock:
             channel, self._channel, self._asked = self._channel, None, None
         if channel is not None:
@@ -407,12 +409,12 @@ class Result:
         if self.__dict__.get("_channel") is not None:
             with contextlib.suppress(Exception):
                 if self._asked is None or self._channel is None:
-                    self._drop()
+                    self._close_channel()
                 else:
-                    _end_later(self._channel, self._asked, self._cursor)
+                    _close_cursor_later(self._channel, self._asked, self._cursor)
 
 
-def _end_later(channel: Channel | Line, asked: int, cursor: int) -> None:
+def _close_cursor_later(channel: Channel | Line, asked: int, cursor: int) -> None:
     """Wait for a page that was requested, then close its cursor; in a new thread."""
 
     def end() -> None:
@@ -423,7 +425,7 @@ def _end_later(channel: Channel | Line, asked: int, cursor: int) -> None:
     start(threading.Thread(target=end, name="ignitetf-result", daemon=True))
 
 
-def _gathered(pages: Iterator[Page]) -> Iterator[Page]:
+def _join_small_pages(pages: Iterator[Page]) -> Iterator[Page]:
     """Yield the pages, joining small ones."""
     parts: list[Page] = []
     size = 0
@@ -431,13 +433,13 @@ def _gathered(pages: Iterator[Page]) -> Iterator[Page]:
         parts.append(page)
         size += page.data.nbytes
         if size >= _GATHERED_BYTES:
-            yield join_pages(parts, _fresh)
+            yield join_pages(parts, _allocate)
             parts, size = [], 0
     if parts:
-        yield join_pages(parts, _fresh)
+        yield join_pages(parts, _allocate)
 
 
-def _fresh(nbytes: int) -> NDArray[np.uint8]:
+def _allocate(nbytes: int) -> NDArray[np.uint8]:
     return np.empty(nbytes, np.uint8)
 
 

@@ -318,13 +318,13 @@ def run_redirected(
     found = _WRITES.match(statement)
     if found is not None and found["if"] is not None:
         # With IF EXISTS the node would silently do nothing for the name of a view.
-        statement = _of_table(ask, statement) or statement
+        statement = _data_set_statement(ask, statement) or statement
     tried: set[str] = set()
     while True:
         try:
             return sql(statement, params, **options)
         except SqlError as error:
-            if (meant := _of_table(ask, statement)) is not None:
+            if (meant := _data_set_statement(ask, statement)) is not None:
                 break
             if _repair_view(ask, error.message, tried):
                 continue  # a statement may read several such views, of which a node names one
@@ -396,7 +396,7 @@ def _hint(is_cache: Callable[[str], bool], message: str) -> str | None:
     )
 
 
-def _of_table(ask: Ask, statement: str) -> str | None:
+def _data_set_statement(ask: Ask, statement: str) -> str | None:
     """Return the statement on the data set's table; None if it does not write to a data set.
 
     Drops the view first if the statement drops the table.

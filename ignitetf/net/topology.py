@@ -75,12 +75,12 @@ def place_of(addresses: Sequence[str], data_center: str | None, own: str | None)
     # One host has one data center. If they differ, the address belongs to a tunnel or a container.
     if own is not None and data_center not in (None, own):
         return "elsewhere"
-    if _on_own_host(addresses):
+    if _is_on_own_host(addresses):
         return "host"
     return "data_center" if own is not None and data_center == own else "elsewhere"
 
 
-def _on_own_host(addresses: Sequence[str]) -> bool:
+def _is_on_own_host(addresses: Sequence[str]) -> bool:
     """Return whether a node with these addresses runs on this machine.
 
     A node lists the addresses of all interfaces that it listens on, so a node on another machine
@@ -186,7 +186,12 @@ def owners_of(
     """
     known = _cluster(client).caches
     found = known.get(cache)
-    if refresh or found is None or found.version is None or found.version != client.told_topology:
+    if (
+        refresh
+        or found is None
+        or found.version is None
+        or found.version != client.reported_topology
+    ):
         found = known[cache] = _requested(client, cache)
     return found.primaries if primary else found.nearest
 
@@ -194,10 +199,10 @@ def owners_of(
 def _requested(client: Client, cache: str) -> _Known:
     nodes = client.nodes() if client.nodes_are_old else client.known_nodes
     if len(nodes) < 2:
-        return _Known(client.told_topology, {}, {})
+        return _Known(client.reported_topology, {}, {})
     found = client.partition_map(cache)
     nearest, is_settled = nearest_nodes(client, cache, nodes, found)
-    return _Known(client.told_topology if is_settled else None, found.owners, nearest)
+    return _Known(client.reported_topology if is_settled else None, found.owners, nearest)
 
 
 def nearest_nodes(
@@ -283,10 +288,10 @@ def chosen_copies(
             is_near = primary in near[partition]
             chosen[partition] = primary if is_near and primary else near[partition][0]
     left = {p: node for p, node in primaries.items() if p not in near}
-    return _evened_out(near, chosen) | left
+    return _balanced(near, chosen) | left
 
 
-def _evened_out(
+def _balanced(
     copies: Mapping[int, Sequence[uuid.UUID]], chosen: Mapping[int, uuid.UUID]
 ) -> dict[int, uuid.UUID]:
     """Return a choice in which no node could pass a partition to a node with two fewer.
@@ -333,7 +338,7 @@ class _Nodes:
         while waiting:
             here = waiting.popleft()
             if self.count[here] <= self.count[node] - 2:
-                self._pass_along(before, here)
+                self._move_partitions(before, here)
                 return set()
             for there, partitions in self._passing[here].items():
                 if partitions and there not in before:
@@ -341,7 +346,7 @@ class _Nodes:
                     waiting.append(there)
         return set(before)
 
-    def _pass_along(self, before: Mapping[uuid.UUID, uuid.UUID], last: uuid.UUID) -> None:
+    def _move_partitions(self, before: Mapping[uuid.UUID, uuid.UUID], last: uuid.UUID) -> None:
         while (giver := before[last]) != last:
             partition = min(self._passing[giver][last])
             self._remove(partition, giver)

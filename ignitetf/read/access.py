@@ -320,12 +320,12 @@ def _of_split(reader: CacheReader, split: Split, keys: Keys) -> Keys:
     for start in range(0, len(keys), _MORE):
         numbers = np.arange(start, min(start + _MORE, len(keys)))
         marks = keys.marks(numbers)
-        has = split.has(marks, None) if chosen is None else _are_in(marks, chosen)
+        has = split.has(marks, None) if chosen is None else _contains(marks, chosen)
         found.append(numbers[has])
     return keys.chosen(np.concatenate(found))
 
 
-def _are_in(marks: NDArray[np.uint64], chosen: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def _contains(marks: NDArray[np.uint64], chosen: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return for each mark whether the ascending array `chosen` contains it."""
     if not len(chosen):
         return np.zeros(len(marks), np.bool_)

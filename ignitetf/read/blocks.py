@@ -129,7 +129,7 @@ class BlockOrder(StepOrder):
         limit = int(self.window_bytes / max(1.0, self.blocks.row_bytes))
         return _layout(self.blocks, self.seed, epoch, limit)
 
-    def stands_at(self, epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def layout_rows(self, epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return for each place the index of its row among the rows of `layout`."""
         if self.seed is None:
             return places
@@ -153,7 +153,7 @@ class BlockOrder(StepOrder):
         if self.seed is None:
             return places
         layout = self.layout(epoch)
-        at = self.stands_at(epoch, places)
+        at = self.layout_rows(epoch, places)
         of = np.searchsorted(layout.ends, at, side="right")
         block = layout.order[of]
         return self.blocks.firsts[block] + self.blocks.rows[block] + at - layout.ends[of]
@@ -257,7 +257,7 @@ class _Reading:
 
     def _wanted(self, epoch: int, slices: Slices, start: int, stop: int, *, last: bool) -> _Wanted:
         layout = self._order.layout(epoch)
-        at = self._order.stands_at(epoch, slices.places(start, stop))
+        at = self._order.layout_rows(epoch, slices.places(start, stop))
         first = int(at.min())
         # If a worker needs all rows of a range, as a single worker does, inverting the order is
         # faster than sorting.

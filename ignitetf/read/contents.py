@@ -125,7 +125,7 @@ def look_up(client: Client, name: str) -> Opened:
         client.partitions_question(name),
         client.nodes_question,
         client.size_question(name),
-        _ends_question(client, name),  # a cache without such a table refuses
+        _key_range_query(client, name),  # a cache without such a table refuses
     )
     manifest = manifest_of(client, name, text)
     if manifest is None and count is None:
@@ -146,7 +146,7 @@ def look_up(client: Client, name: str) -> Opened:
         if manifest.cache == name:
             ends = told
         else:
-            (ends,) = client.ask(_ends_question(client, manifest.cache))
+            (ends,) = client.ask(_key_range_query(client, manifest.cache))
     return Opened(manifest, count, nodes, size, ends)
 
 
@@ -190,7 +190,7 @@ def _gives_keys(manifest: Manifest) -> bool:
     )
 
 
-def _ends_question(client: Client, cache: str) -> Question[tuple[int, int] | None]:
+def _key_range_query(client: Client, cache: str) -> Question[tuple[int, int] | None]:
     """Return the query for the smallest and the largest key, answered from an index.
 
     Its result is None if the cluster cannot answer it.
@@ -320,7 +320,7 @@ class Changes:
     def check_size(self, size: int | None, rows: int, when: str = "when the epoch began") -> None:
         """Compare the total entry count with the size that the cache had before."""
         if size is not None and rows != size:
-            self._tell(None, f"{rows} entries, there were {size} {when}")
+            self._report(None, f"{rows} entries, there were {size} {when}")
 
     def check_lost(self, partitions: Sequence[int], stored: int, rows: int) -> None:
         """Report partitions that are empty although the load stored rows in them."""
@@ -336,14 +336,14 @@ class Changes:
                 cache=self.name,
                 partitions=list(partitions),
             )
-        self._tell(None, found)
+        self._report(None, found)
 
     def check_block(self, key: int, rows: int | None, expected: int) -> None:
         """Compare the rows of a block with what the load stored; None for a removed block."""
         if rows is None:
-            self._tell(None, f"block {key} is gone")
+            self._report(None, f"block {key} is gone")
         elif rows != expected:
-            self._tell(None, f"block {key} has {rows} rows, the load stored {expected}")
+            self._report(None, f"block {key} has {rows} rows, the load stored {expected}")
 
     def check_units(
         self, partitions: NDArray[np.int64], rows: NDArray[np.int64], marks: NDArray[np.int64]
@@ -362,11 +362,11 @@ class Changes:
         for number in np.flatnonzero(has_other_count | has_other_keys):
             partition = int(partitions[number])
             if has_other_count[number]:
-                self._tell(partition, f"{rows[number]} entries, {self.source} {counts[number]}")
+                self._report(partition, f"{rows[number]} entries, {self.source} {counts[number]}")
             if has_other_keys[number]:
-                self._tell(partition, _OTHER_KEYS)
+                self._report(partition, _OTHER_KEYS)
 
-    def _tell(self, partition: int | None, found: str) -> None:
+    def _report(self, partition: int | None, found: str) -> None:
         error = self._error(partition, found)
         if self.policy == "error":
             raise error

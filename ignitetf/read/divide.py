@@ -196,7 +196,7 @@ def make_splits(
                 cache=name,
             )
         kept = tuple(each for each in manifest.splits if each not in taken)
-        return *kept, _made(client, manifest, new)
+        return *kept, _create_division(client, manifest, new)
 
     _change(client, name, change)
     return list_splits(client, name)
@@ -209,7 +209,7 @@ def count_splits(client: Client, name: str) -> list[dict[str, Any]]:
     """
 
     def change(manifest: Manifest) -> tuple[Division, ...]:
-        return tuple(_counted(client, manifest, each) for each in manifest.splits)
+        return tuple(_count_rows(client, manifest, each) for each in manifest.splits)
 
     _change(client, name, change)
     return list_splits(client, name)
@@ -252,7 +252,8 @@ def list_splits(client: Client, name: str) -> list[dict[str, Any]]:
         )
 
     splits = (
-        each if is_counted(each) else _counted(client, manifest, each) for each in manifest.splits
+        each if is_counted(each) else _count_rows(client, manifest, each)
+        for each in manifest.splits
     )
     return _rows_of(replace(manifest, splits=tuple(splits)))
 
@@ -279,10 +280,10 @@ def _manifest(client: Client, name: str) -> Manifest:
     return manifest
 
 
-def _made(client: Client, manifest: Manifest, division: Division) -> Division:
+def _create_division(client: Client, manifest: Manifest, division: Division) -> Division:
     """Return a division balanced and counted."""
     if division.by is None:
-        return _counted(client, manifest, division)
+        return _count_rows(client, manifest, division)
     (field,) = choose_fields(manifest.schema, (division.by,))
     if not can_balance(field):
         raise ConfigError(
@@ -299,7 +300,7 @@ def _made(client: Client, manifest: Manifest, division: Division) -> Division:
     )
 
 
-def _counted(client: Client, manifest: Manifest, division: Division) -> Division:
+def _count_rows(client: Client, manifest: Manifest, division: Division) -> Division:
     rows = survey(client, manifest.name, division.by, ReadOptions())
     counts = count_rows(division, client.partition_count(manifest.cache), rows)
     return division.counted(counts, manifest.version)

@@ -100,7 +100,7 @@ class Permutation:
     def _sorted(self) -> NDArray[np.int64]:
         """Return all numbers in the order of their hashes."""
         numbers = np.arange(self.count, dtype=np.uint64)
-        hashes = _mixed(_mixed(numbers * _STEP, self._keys[0]), self._keys[1])
+        hashes = _hash_values(_hash_values(numbers * _STEP, self._keys[0]), self._keys[1])
         return np.argsort(hashes, kind="stable").astype(np.int64, copy=False)
 
     def _network(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -108,15 +108,15 @@ class Permutation:
         for number, key in enumerate(self._keys):
             # The upper bits of a product depend on all bits of its factors.
             if number % 2:
-                low ^= (_mixed(high, key) >> np.uint64(32)) & self._low_mask
+                low ^= (_hash_values(high, key) >> np.uint64(32)) & self._low_mask
             else:
-                high ^= (_mixed(low, key) >> np.uint64(32)) & self._high_mask
+                high ^= (_hash_values(low, key) >> np.uint64(32)) & self._high_mask
         high <<= self._low
         high |= low
         return high
 
 
-def _mixed(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+def _hash_values(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each value; each bit depends on every bit of value and key."""
     mixed = values + key
     mixed ^= mixed >> np.uint64(30)

@@ -281,21 +281,23 @@ class RowLayout:
     ) -> Batch:
         _, rows, dense, heaps, nulls = taken
         if not left:
-            return self._landed(rows, dense, heaps, nulls)
+            return self._batch_from_memory(rows, dense, heaps, nulls)
         if sum(len(part) for _, part in left) == rows:
             parts, numbers = [part for _, part in left], [own for own, _ in left]
             index = np.concatenate(numbers)
             if len(parts) == 1 and np.array_equal(index, np.arange(rows)):
                 return parts[0]
             return concat(parts)[np.argsort(index)]
-        base = self._landed(rows, dense, heaps, nulls)
+        base = self._batch_from_memory(rows, dense, heaps, nulls)
         index, begin = np.arange(rows), rows
         for own, part in left:
             index[own] = np.arange(begin, begin + len(part))
             begin += len(part)
         return concat([base, *(part for _, part in left)])[index]
 
-    def _landed(self, rows: int, dense: Any, heaps: Sequence[Any], nulls: bytes) -> Batch:
+    def _batch_from_memory(
+        self, rows: int, dense: Any, heaps: Sequence[Any], nulls: bytes
+    ) -> Batch:
         found: list[Column] = []
         for number, (_, stored, offsets) in enumerate(self._columns):
             if stored is None:

@@ -80,7 +80,7 @@ class KeyReading(Reading):
         self._keys = keys
         self._numbers = numbers
         self._cuts = [0, len(numbers)] if cuts is None else cuts
-        self._on_missing = on_missing or self._changed
+        self._on_missing = on_missing or self._report_missing_keys
         self._row_bytes = int(self._stored_bytes if reader.entry_bytes else _SOME_BYTES)
         self._row_bytes += _ENTRY_BYTES
         self._size = max(1, min(_MOST_KEYS, _REQUEST_BYTES // self._row_bytes))
@@ -191,7 +191,7 @@ class KeyReading(Reading):
         if len(places):
             batch = self._decoded(unit, entries, places)
             if (unknown := np.flatnonzero(places < 0)).size:
-                found, absent = self._found(unit, batch[unknown], absent)
+                found, absent = self._split_absent(unit, batch[unknown], absent)
                 places = places.copy()
                 places[unknown] = found
             self._left.add(places, batch)
@@ -205,7 +205,7 @@ class KeyReading(Reading):
         at = int(self._units["base"][unit]) + rows
         return at if self._order is None else self._order[at]
 
-    def _found(
+    def _split_absent(
         self, unit: int, batch: Batch, absent: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the places of rows among the absent ones, and the rows that are still absent."""
@@ -221,7 +221,7 @@ class KeyReading(Reading):
             raise WireError(f"{self._reader.name}: rows that were not requested")
         return places[order][at], np.delete(absent, order[at])
 
-    def _changed(self, numbers: Numbers) -> None:
+    def _report_missing_keys(self, numbers: Numbers) -> None:
         """Report keys that the cache does not have any more, according to the reader's policy."""
         reader = self._reader
         text = f"{reader.name}: {len(numbers)} rows are gone since the keys were read"

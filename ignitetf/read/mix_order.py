@@ -52,8 +52,8 @@ class Interleaving:
         self._steps, self._rest = divmod(sum(counts), step)
         last = _last_step(counts, step)
         whole = [count - rows for count, rows in zip(counts, last, strict=True)]
-        self._last = _ends(last)
-        self._whole = _ends(whole)
+        self._last = _end_offsets(last)
+        self._whole = _end_offsets(whole)
         # A step has `_base[k]` rows of the components up to k, and one more in `_more[k]` steps.
         self._base, self._more = np.divmod(self._whole, max(1, self._steps))
         self._stride = _stride(self._steps)
@@ -121,7 +121,7 @@ def _last_step(counts: Sequence[int], step: int) -> list[int]:
     return least
 
 
-def _ends(counts: Sequence[int]) -> Numbers:
+def _end_offsets(counts: Sequence[int]) -> Numbers:
     return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
 
@@ -328,7 +328,7 @@ class MixOrder(StepOrder):
         return sum(share.rows for share in self.shares)
 
     @functools.cached_property
-    def _ends(self) -> Numbers:
+    def _end_offsets(self) -> Numbers:
         return np.cumsum([share.rows for share in self.shares], dtype=np.int64)
 
     @functools.cached_property
@@ -342,8 +342,10 @@ class MixOrder(StepOrder):
             source, found = self._interleaving.at(places)
         else:
             slots = _permutation(self.total, self.seed, epoch)(places)
-            source = np.searchsorted(self._ends, slots, side="right")
-            found = slots - self._ends[source] + np.array([s.rows for s in self.shares])[source]
+            source = np.searchsorted(self._end_offsets, slots, side="right")
+            found = (
+                slots - self._end_offsets[source] + np.array([s.rows for s in self.shares])[source]
+            )
         for component in np.unique(source).tolist():
             own = source == component
             share = self.shares[component]

@@ -44,7 +44,7 @@ __all__ = [
     "mix_rows",
     "read_mix",
     "source_of",
-    "tell_classes",
+    "warn_of_class_names",
 ]
 
 _LABEL: Final = "LABEL"
@@ -76,7 +76,7 @@ def check_fields(components: Mapping[str, EpochRows], with_keys: bool) -> None:
         _check_values(components, first, name)
 
 
-def tell_classes(components: Mapping[str, EpochRows]) -> None:
+def warn_of_class_names(components: Mapping[str, EpochRows]) -> None:
     """Warn if a class number means different classes in two components."""
     named = {
         name: rows.class_names
@@ -324,7 +324,7 @@ def mix_rows(
         _check_component(name, rows, worker)
     keys = flag("keys", keys)
     check_fields(components, keys)
-    tell_classes(components)
+    warn_of_class_names(components)
     step, seed = step_rows(global_batch, worker), seed_of(shuffle)
     if seed is None:
         if step is None:
@@ -399,7 +399,7 @@ class MixedRows(OrderedRows):
 
     # Other places
 
-    def _of(self, order: MixOrder, position: Position) -> MixedRows:
+    def _with_order(self, order: MixOrder, position: Position) -> MixedRows:
         return MixedRows(self.components, order, self.shard, position, self._with_keys)
 
     def _identity(self) -> dict[str, Any]:

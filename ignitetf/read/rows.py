@@ -226,11 +226,11 @@ class OrderedRows(ABC):
     # Other places
 
     @abstractmethod
-    def _of(self, order: Any, position: Position) -> Self: ...
+    def _with_order(self, order: Any, position: Position) -> Self: ...
 
     def at(self, position: Position) -> Self:
         """Return the rows from another position on."""
-        return self._of(self.order, position)
+        return self._with_order(self.order, position)
 
     def next_epoch(self) -> Self:
         """Return the rows of the next epoch, from its beginning."""
@@ -238,7 +238,7 @@ class OrderedRows(ABC):
 
     def advance(self, rows: int) -> Self:
         """Return the rows that remain after each worker has consumed `rows` of these rows."""
-        return self.at(self._after(rows))
+        return self.at(self._position_after(rows))
 
     def in_batches(self, batch_size: int) -> Self:
         """Return the rows for workers that read batches of this size.
@@ -250,7 +250,7 @@ class OrderedRows(ABC):
         """
         if not isinstance(self.order, StepOrder):
             return self
-        return self._of(self.order.with_batch(batch_size, self.shard), self.position)
+        return self._with_order(self.order.with_batch(batch_size, self.shard), self.position)
 
     def state(self, rows_consumed: int = 0, epoch: int | None = None) -> dict[str, Any]:
         """Return the state of the training after `rows_consumed` rows.
@@ -268,14 +268,14 @@ class OrderedRows(ABC):
         start = self
         if epoch is not None and whole_argument("epoch", epoch, 0) != self.position.epoch:
             start = self.at(Position(whole_argument("epoch", epoch, 0)))
-        place = start._after(rows_consumed)
+        place = start._position_after(rows_consumed)
         chain = [list(link) for link in place.chain]
         return {"epoch": place.epoch, "chain": chain, **self._identity()}
 
     @abstractmethod
     def _identity(self) -> dict[str, Any]: ...
 
-    def _after(self, rows: int) -> Position:
+    def _position_after(self, rows: int) -> Position:
         limit = self.length if self.order.known and self.length is not None else MOST_ROWS
         consumed = whole_argument("rows_consumed", rows, 0, limit)
         return self.order.after(self.position, consumed, self.shard)
@@ -486,7 +486,7 @@ class EpochRows(OrderedRows):
 
     # Other places
 
-    def _of(self, order: RowOrder, position: Position) -> EpochRows:
+    def _with_order(self, order: RowOrder, position: Position) -> EpochRows:
         return EpochRows(self.reader, order, self.shard, position, self._access)
 
     def shuffled(self, seed: int | None) -> EpochRows:
@@ -504,7 +504,7 @@ class EpochRows(OrderedRows):
                 old.window_bytes,
             )
             order = replace(order, row_bytes=old.row_bytes)
-        return self._of(order, self.position)
+        return self._with_order(order, self.position)
 
     def of_shard(self, shard: Any) -> EpochRows:
         """Return the rows of another worker, `(index, count)`, from the same position on."""
@@ -533,7 +533,7 @@ class EpochRows(OrderedRows):
             DataChanged: The data were loaded again since.
         """
         position, order = placed(state, self.reader, self.order, self.shard)
-        return self._of(order, position)
+        return self._with_order(order, position)
 
     # Reading
 

@@ -284,9 +284,9 @@ class ScanOrder:
         Raises:
             ConfigError: A link consumes more rows than any of its shards has.
         """
-        shares = self._dealt([], 1, fresh=True)
+        shares = self._distributed([], 1, fresh=True)
         for number, (links, consumed) in enumerate(chain):
-            shares = self._dealt(shares, links, fresh=number == 0)
+            shares = self._distributed(shares, links, fresh=number == 0)
             if consumed > (longest := max(map(_length, shares))):
                 raise ConfigError(
                     f"a state after {consumed} rows for each of {links} workers, which had"
@@ -295,10 +295,12 @@ class ScanOrder:
                 )
             shares = [_tail(pieces, consumed) for pieces in shares]
         if not chain or chain[-1][0] != shard.count:
-            shares = self._dealt(shares, shard.count, fresh=not chain)
+            shares = self._distributed(shares, shard.count, fresh=not chain)
         return shares[shard.index]
 
-    def _dealt(self, shares: list[list[Piece]], count: int, *, fresh: bool) -> list[list[Piece]]:
+    def _distributed(
+        self, shares: list[list[Piece]], count: int, *, fresh: bool
+    ) -> list[list[Piece]]:
         """Return the pieces of all shards, distributed to `count` shards.
 
         A fresh epoch is distributed by partitions.

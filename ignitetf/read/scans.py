@@ -322,11 +322,11 @@ class ScanReading(_PartitionReading):
         if not len(part):
             return
         try:
-            own = self._own_of(part, None)
+            own = self._select_own(part, None)
         except SchemaError:
             # Repeat it for each partition, so that the error names the partition.
             for partition, rows in self._by_partition(place, len(part)):
-                self._own_of(part[rows], partition)
+                self._select_own(part[rows], partition)
             raise
         if own is not None:
             yield UnitBatch(self._next_end, own)
@@ -338,7 +338,7 @@ class ScanReading(_PartitionReading):
         units = np.searchsorted(self._units["base"][known], numbers, "right") - 1
         for unit, records in zip(units.tolist(), self._records_of(blocks), strict=True):
             with RecordContext(self._reader.name, int(self._partitions[unit])):
-                own = self._own_of(records, int(self._partitions[unit]))
+                own = self._select_own(records, int(self._partitions[unit]))
             self._records[unit] += len(records)
             self._found += len(records)
             if own is not None and len(own):
@@ -359,7 +359,7 @@ class ScanReading(_PartitionReading):
         for unit in np.unique(units).tolist():
             yield int(self._partitions[unit]), np.flatnonzero(units == unit)
 
-    def _own_of(self, part: Batch, partition: int | None) -> Batch | None:
+    def _select_own(self, part: Batch, partition: int | None) -> Batch | None:
         reader = self._reader
         own = part if reader.split is None else reader.split.rows_of(reader.schema, part)
         self._in_split += len(own)

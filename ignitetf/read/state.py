@@ -60,20 +60,20 @@ def identity_of(reader: CacheReader, order: RowOrder) -> dict[str, Any]:
         "order": order.name,
         "even": order.even,
         "seed": order.seed,
-        **_of_order(order),
+        **_identity_of_order(order),
     }
 
 
-def _of_order(order: RowOrder) -> dict[str, Any]:
+def _identity_of_order(order: RowOrder) -> dict[str, Any]:
     if isinstance(order, KeyOrder):
         return {"rows": order.total, "keys": order.keys.digest}
     if isinstance(order, BlockOrder):
         digest = order.blocks.digest
         return {"rows": order.total, "blocks": digest, "window_bytes": order.window_bytes}
-    return _of_scan(order)
+    return _identity_of_scan(order)
 
 
-def _of_scan(order: ScanOrder) -> dict[str, Any]:
+def _identity_of_scan(order: ScanOrder) -> dict[str, Any]:
     shuffled = order.seed is not None
     counted = order.known or shuffled
     return {
@@ -168,7 +168,7 @@ def placed(
             hint="order='keys' and 'global' fit any number",
         )
     consumed = sum(rows for _, rows in position.chain)
-    if consumed and consumed > (most := _most_rows(reader, order)):
+    if consumed and consumed > (most := _row_limit(reader, order)):
         raise ConfigError(f"a state after {consumed} rows of at most {most}", hint=_HINT)
     return position, order
 
@@ -219,7 +219,7 @@ def _row_bytes(value: Any) -> float:
     raise ConfigError(f"not a state of a dataset: row_bytes is {value!r}", hint=_HINT)
 
 
-def _most_rows(reader: CacheReader, order: ScanOrder) -> int:
+def _row_limit(reader: CacheReader, order: ScanOrder) -> int:
     return sum(order.counts) if reader.has_counts else reader.contents.rows
 
 

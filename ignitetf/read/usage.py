@@ -225,13 +225,13 @@ class _Counter:
 _counter = _Counter()
 
 
-def _count_anew() -> None:
+def _reset_counter() -> None:
     global _counter
     _counter = _Counter()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_count_anew)
+    os.register_at_fork(after_in_child=_reset_counter)
 
 
 @contextlib.contextmanager

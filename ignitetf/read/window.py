@@ -59,7 +59,7 @@ class Filling:
         places = self._places[self._rows : self._rows + len(batch)]
         self._rows += len(batch)
         if len(places) < len(batch):
-            raise self._other_rows()
+            raise self._row_count_error()
         columns = _columns(batch)
         self._names = list(columns)
         for name, column in columns.items():
@@ -84,7 +84,7 @@ class Filling:
             DataChanged: Fewer rows arrived than the window should have.
         """
         if self._rows != len(self._places):
-            raise self._other_rows()
+            raise self._row_count_error()
         runs = {name: concat_columns(parts) for name, parts in self._runs.items()}
         if runs:
             index = inverse(self._places)
@@ -119,7 +119,7 @@ class Filling:
             room[: self._ahead] = values_of(self._head[name])
         return room
 
-    def _other_rows(self) -> DataChanged:
+    def _row_count_error(self) -> DataChanged:
         return DataChanged(
             f"{self._rows} rows of a window of {len(self._places)}",
             hint="entries were added or removed; on_change='warn' reads on",

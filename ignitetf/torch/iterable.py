@@ -147,7 +147,7 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
             ConfigError: The order is a scan, where the position depends on the number of worker
                 processes; or the ranks' batches do not end at the same step there.
         """
-        rows = self._from_here()
+        rows = self._rest_of_epoch()
         if not isinstance(rows.order, KeyOrder):
             raise ConfigError("a state of a scan", hint="order='global', or StatefulDataLoader")
         done = whole_argument("batches", batches, 0) * (self._size or 1)
@@ -204,7 +204,7 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
         finally:
             rows.reader.client.release_idle()
 
-    def _from_here(self) -> EpochRows:
+    def _rest_of_epoch(self) -> EpochRows:
         """Return this rank's rows of the current epoch."""
         rows = self._rows.get()
         epoch = int(self._epoch)
@@ -213,7 +213,7 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
     def _iteration(self, loaded: dict[str, Any] | None) -> _Iteration:
         info = get_worker_info()
         process = Shard() if info is None else Shard(info.id, info.num_workers)
-        rows = _of_process(self._from_here(), process)
+        rows = _process_rows(self._rest_of_epoch(), process)
         if loaded is None:
             return _Iteration(rows, self._size, self._drop_last, process)
         return _Iteration.of(loaded, rows, self._size, self._drop_last, process)
@@ -287,7 +287,7 @@ class _Iteration:
         return cut_batches(batches, turns.sizes())
 
 
-def _of_process(rows: EpochRows, process: Shard) -> EpochRows:
+def _process_rows(rows: EpochRows, process: Shard) -> EpochRows:
     """Return one process's rows; with an order by key all rows of the rank, read in turns."""
     if isinstance(rows.order, KeyOrder) or process.count == 1:
         return rows

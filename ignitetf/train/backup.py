@@ -145,7 +145,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         if note is not None:
             # Raises now, rather than at the first batch, if the data have changed.
             self._source.rows.resume(note["position"])
-        self._let_fit_begin(note)
+        self._set_first_epoch(note)
         super().on_train_begin(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -153,7 +153,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         pending, self._pending = self._pending, None
         self._fit_epoch = epoch
         if pending is None:
-            self._go_to(epoch)
+            self._move_to_epoch(epoch)
             return
         if epoch != pending["fit_epoch"]:
             raise ConfigError(
@@ -186,7 +186,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         """Save if `save_freq` is "epoch", or if a backup was due at the last step."""
         if self.model.stop_training is _END_OF_EPOCH:
             self.model.stop_training = False
-        self._go_to(epoch + 1)
+        self._move_to_epoch(epoch + 1)
         if self._every is None:
             self.save(wait=True)
         elif self._unsaved >= self._every:
@@ -195,7 +195,7 @@ class BackupAndRestore(BackgroundCheckpoint):
     def on_train_end(self, logs: Any = None) -> None:
         """Wait for the writer, then remove the backups unless they should be kept."""
         self.barrier()
-        self._let_fit_begin(None)
+        self._set_first_epoch(None)
         if self._delete and self._is_writer:
             self._remove()
 
@@ -246,9 +246,9 @@ class BackupAndRestore(BackgroundCheckpoint):
 
     def _values(self) -> list[Any]:
         sums = [v.numpy().copy() for v in self._sums_so_far()]
-        return [json.dumps(self._noted()), *super()._values(), *sums]
+        return [json.dumps(self._checkpoint_state()), *super()._values(), *sums]
 
-    def _go_to(self, epoch: int) -> None:
+    def _move_to_epoch(self, epoch: int) -> None:
         """Move the batches to the beginning of an epoch of `fit`."""
         self._fit_epoch = epoch
         rows = self._dataset.rows
@@ -270,7 +270,7 @@ class BackupAndRestore(BackgroundCheckpoint):
             for variable, value in zip(_sums(self.model), values, strict=True):
                 variable.assign(variable + value)
 
-    def _noted(self) -> dict[str, Any]:
+    def _checkpoint_state(self) -> dict[str, Any]:
         rows = self._step_rows.trained(self._done, self._at.length or 0)
         return {
             "fit_epoch": self._fit_epoch,
@@ -344,7 +344,7 @@ class BackupAndRestore(BackgroundCheckpoint):
                 hint="all workers have to see the same directory, such as one in igfs://",
             )
 
-    def _let_fit_begin(self, note: dict[str, Any] | None) -> None:
+    def _set_first_epoch(self, note: dict[str, Any] | None) -> None:
         """Set the epoch that `fit` begins with; None keeps the one it was called with."""
         if not _is_keras_2(self.model):
             self.model._initial_epoch = None if note is None else note["fit_epoch"]

@@ -62,14 +62,14 @@ def _building(trainer: Any, original: Callable[..., None]) -> Callable[..., None
         if iterator is None or not trainer._collective_all_reduce_multi_worker(strategy):
             original(self, iterator, data_batch)
             return
-        spec = trainer.tree.map_structure(_of_a_replica, iterator._get_iterator().element_spec)
+        spec = trainer.tree.map_structure(_replica_spec, iterator._get_iterator().element_spec)
         with strategy.scope():
             self._symbolic_build(data_batch=spec)
 
     return build
 
 
-def _of_a_replica(spec: Any) -> Any:
+def _replica_spec(spec: Any) -> Any:
     """Return the spec of the part of a batch for this worker's first replica."""
     return getattr(spec, "_value_specs", (spec,))[0]
 

@@ -36,7 +36,7 @@ _COMPARED: Final = 16
 # Rows that are tried to find one on which the function does not fail.
 _MOST_TRIED: Final = 1000
 _MOST_KEPT: Final = 1000
-_MOST_TOLD: Final = 5
+_MOST_REPORTED: Final = 5
 _WEIGHT: Final = DenseNode(np.dtype(np.float32), ())
 
 log = logging.getLogger(__name__)
@@ -125,12 +125,12 @@ class MappedRows:
     def __repr__(self) -> str:
         return f"<MappedRows of {self.rows!r}, on_error={self._on_error!r}>"
 
-    def _of(self, rows: EpochRows, counts: Mapping[str, int] | None = None) -> MappedRows:
+    def _with_rows(self, rows: EpochRows, counts: Mapping[str, int] | None = None) -> MappedRows:
         return MappedRows(rows, self._function, self._on_error, counts, self._filler)
 
     def next_epoch(self) -> MappedRows:
         """Return the rows of the next epoch, from its beginning; its counts begin with 0."""
-        return self._of(self.rows.next_epoch())
+        return self._with_rows(self.rows.next_epoch())
 
     def batches(self, batch_size: int | None = None, drop_remainder: bool = False) -> MappedBatches:
         """Return an iterator of batches, which keeps its position and counts rows left out.
@@ -177,7 +177,7 @@ class MappedRows:
         for one in states:
             counts.update(_counts_in(one["skipped"]))
         own = self.rows.resume(places[0])
-        return self._of(own, counts if own.shard.index == 0 else None)
+        return self._with_rows(own, counts if own.shard.index == 0 else None)
 
     def tf(self, batch_size: int | None = None, drop_remainder: bool = False) -> Any:
         """Return the batches as a `tf.data.Dataset`; each further iteration is the next epoch.
@@ -313,7 +313,7 @@ class MappedBatches(Iterator[dict[str, Any]]):
     def __next__(self) -> dict[str, Any]:
         batch = next(self._batches, None)
         if batch is None:
-            self._tell_all()
+            self._log_left_out()
             raise StopIteration
         count = count_of(batch["key"])
         weight = np.ones(count, np.float32)
@@ -348,10 +348,10 @@ class MappedBatches(Iterator[dict[str, Any]]):
         add_skipped(name, kind, 1)
         if len(self.skipped) < _MOST_KEPT:
             self.skipped.append(SkippedRow(row, kind, str(error)))
-        if self._on_error == "warn" and len(self.skipped) <= _MOST_TOLD:
+        if self._on_error == "warn" and len(self.skipped) <= _MOST_REPORTED:
             log.warning("%s, key %s: the row is left out: %s: %s", name, row, kind, error)
 
-    def _tell_all(self) -> None:
+    def _log_left_out(self) -> None:
         """Log how many rows were left out, once."""
         if (count := sum(self.counts.values())) > self._before:
             self._before = count

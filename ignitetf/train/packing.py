@@ -187,12 +187,12 @@ class PackedRows:
     def __repr__(self) -> str:
         return f"<PackedRows of {self.rows!r}, {self._packing.length} tokens each>"
 
-    def _at(self, rows: EpochRows, place: _Place) -> PackedRows:
+    def _with_rows(self, rows: EpochRows, place: _Place) -> PackedRows:
         return PackedRows(rows, self._packing, self.global_batch, self.lengths, place)
 
     def next_epoch(self) -> PackedRows:
         """Return the packed rows of the next epoch, from its beginning."""
-        return self._at(self.rows.next_epoch(), _Place())
+        return self._with_rows(self.rows.next_epoch(), _Place())
 
     def batches(self, drop_remainder: bool = False) -> PackedBatches:
         """Return an iterator of this worker's part of each global step, which keeps its place.
@@ -279,7 +279,7 @@ class PackedRows:
         row = whole_argument("row", place.row, 0)
         if packing or (row and (window == self._windows or row >= len(self._window(window)))):
             raise ConfigError(f"not a state of packed rows: it is after {place}", hint=_HINT)
-        return self._at(own, _Place(window, row))
+        return self._with_rows(own, _Place(window, row))
 
     # The plan of an epoch
 

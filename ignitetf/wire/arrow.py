@@ -61,7 +61,7 @@ def array_of(pa: Any, column: Column, kind: Any) -> Any:
         return pa.Array.from_buffers(kind, len(column), [marks, data])
     if not pa.types.is_fixed_size_list(kind):
         return _numbers(pa, column.values, column.valid, kind)
-    kinds = _inside(pa, kind)
+    kinds = _fixed_list_types(pa, kind)
     array = _numbers(pa, column.values.reshape(-1), None, kinds[-1].value_type)
     sizes = [one.list_size for one in kinds]
     for axis in reversed(range(len(kinds))):
@@ -72,7 +72,7 @@ def array_of(pa: Any, column: Column, kind: Any) -> Any:
     return array
 
 
-def _inside(pa: Any, kind: Any) -> list[Any]:
+def _fixed_list_types(pa: Any, kind: Any) -> list[Any]:
     """Return the nested list types of fixed sizes, the outermost first."""
     found = []
     while pa.types.is_fixed_size_list(kind):
@@ -116,7 +116,7 @@ def _texts(pa: Any, column: Runs, kind: Any) -> Any:
 
 def _lists(pa: Any, column: Runs, kind: Any) -> Any:
     items, offsets = column.compact()
-    sizes = [one.list_size for one in _inside(pa, kind.value_type)]
+    sizes = [one.list_size for one in _fixed_list_types(pa, kind.value_type)]
     if sizes and isinstance(items, Dense) and items.values.ndim == 1:
         items = Dense(items.values.reshape(-1, *sizes))
         offsets = offsets // math.prod(sizes)

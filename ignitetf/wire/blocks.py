@@ -141,7 +141,7 @@ def _stored_fields(field: Field) -> Iterator[Field]:
     name = field.name
     if field.type is TypeCode.OBJECT:
         for inner in field.fields:
-            yield from _stored_fields(_named(field, inner))
+            yield from _stored_fields(_field_in_block(field, inner))
     else:
         kind = _element(field)
         yield field_for(name, kind, (None,)) if kind != np.uint8 else _bytes(name)
@@ -153,7 +153,7 @@ def _stored_fields(field: Field) -> Iterator[Field]:
         yield Field(f"{name}_VALID", TypeCode.BYTE_ARRAY, np.dtype("u1"), (None,), nullable=True)
 
 
-def _named(outer: Field, inner: Field) -> Field:
+def _field_in_block(outer: Field, inner: Field) -> Field:
     """Return a field of a nested object, with its name in a block."""
     return replace(inner, name=f"{outer.name}_{inner.name}")
 
@@ -212,7 +212,7 @@ def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column
     if field.type is TypeCode.OBJECT:
         assert isinstance(column, Struct)
         for inner in field.fields:
-            _pack(_named(field, inner), column.fields[inner.name], bounds, out)
+            _pack(_field_in_block(field, inner), column.fields[inner.name], bounds, out)
         return
     if not _is_runs(field):
         assert isinstance(column, Dense)
@@ -349,7 +349,9 @@ def _with_nulls(field: Field, blocks: dict[str, Column], unpack: _Unpack) -> _Un
 
 
 def _object_unpacker(field: Field, blocks: dict[str, Column]) -> _Unpack:
-    inners = {inner.name: _unpacker(_named(field, inner), blocks) for inner in field.fields}
+    inners = {
+        inner.name: _unpacker(_field_in_block(field, inner), blocks) for inner in field.fields
+    }
 
     def unpack(i: int, count: int | None) -> Column:
         columns: dict[str, Column] = {}

@@ -239,10 +239,10 @@ def _days_and_times(data: Bytes, at: Positions, field: Field, registry: TypeRegi
 def calendar(moments: NDArray[Any], field: Field, registry: TypeRegistry) -> NDArray[Any]:
     """Convert the moments of a field of dates or times of day to the nodes' calendar."""
     convert = registry.zone.times if field.type == TypeCode.TIME else registry.zone.dates
-    return as_dtype(_of_field(field, convert, moments), field)
+    return as_dtype(_convert_field(field, convert, moments), field)
 
 
-def _of_field(
+def _convert_field(
     field: Field, convert: Callable[[NDArray[np.int64]], NDArray[np.int64]], moments: NDArray[Any]
 ) -> NDArray[np.int64]:
     try:
@@ -254,11 +254,11 @@ def _of_field(
 
 def _timestamps(data: Bytes, at: Positions, field: Field, registry: TypeRegistry) -> Column:
     raw = gather(data, at + 1, FIXED_DTYPE[field.type])
-    ms = _of_field(field, registry.zone.timestamps, np.ascontiguousarray(raw["ms"]))
-    return Dense(_in_unit(ms, raw["ns"], field))
+    ms = _convert_field(field, registry.zone.timestamps, np.ascontiguousarray(raw["ms"]))
+    return Dense(_to_unit(ms, raw["ns"], field))
 
 
-def _in_unit(ms: NDArray[np.int64], rest: NDArray[np.int32], field: Field) -> NDArray[Any]:
+def _to_unit(ms: NDArray[np.int64], rest: NDArray[np.int32], field: Field) -> NDArray[Any]:
     """Return timestamps as int64 in the unit of the field's dtype, by default nanoseconds.
 
     If the dtype is (ms, ns), return pairs of milliseconds and nanoseconds.

@@ -331,7 +331,7 @@ def _array(field: Field, column: Column) -> Part:
     if n and (lengths == lengths[0]).all() and (counts == counts[0]).all():
         size = int(lengths[0])
         head = struct.pack("<bi", field.type, int(counts[0]))
-        if _whole(flat, starts, size):
+        if _is_contiguous(flat, starts, size):
             return FixedPart(head, flat.reshape(n, size))
         return FixedPart(head, window(flat, size)[starts] if size else np.empty((n, 0), np.uint8))
     heads = np.empty((n, 5), np.uint8)
@@ -403,7 +403,7 @@ def _is_byte_run(field: Field) -> bool:
     return field.type == TypeCode.BYTE_ARRAY
 
 
-def _whole(flat: Bytes, starts: Positions, size: int) -> bool:
+def _is_contiguous(flat: Bytes, starts: Positions, size: int) -> bool:
     n = len(starts)
     return len(flat) == n * size and bool((starts == np.arange(n) * size).all())
 

@@ -94,7 +94,7 @@ def observe_page(
         UnknownClass: The registry lacks the name of an unreadable class.
     """
     rows = np.arange(page.count, dtype=np.int64)
-    look = _Look(registry, where or (lambda row: {"record": row}))
+    look = _FieldScan(registry, where or (lambda row: {"record": row}))
     for seen, at in zip((key, value), find_rows(page.data, page.count), strict=True):
         look.observe(seen, page.data, at, rows)
 
@@ -102,7 +102,7 @@ def observe_page(
 def observe_objects(seen: Evidence, data: Bytes, at: Positions, registry: TypeRegistry) -> None:
     """Record single objects of a page; raises the same errors as `observe_page`."""
     rows = np.arange(len(at), dtype=np.int64)
-    _Look(registry, lambda row: {"record": row}).observe(seen, data, at, rows)
+    _FieldScan(registry, lambda row: {"record": row}).observe(seen, data, at, rows)
 
 
 class _TooMuch(Exception):
@@ -110,7 +110,7 @@ class _TooMuch(Exception):
 
 
 @dataclass(frozen=True)
-class _Look:
+class _FieldScan:
     """The examination of one page."""
 
     registry: TypeRegistry
@@ -136,13 +136,13 @@ class _Look:
             else:
                 seen.codes.add(code)
                 inner = replace(self, depth=self.depth + 1)
-                inner._look_inside(seen, code, data, at[which], rows[which])
+                inner._observe_elements(seen, code, data, at[which], rows[which])
 
     def _note(self, seen: Evidence, what: str, row: int) -> None:
         if what not in seen.unreadable:
             seen.unreadable[what] = self.where(int(row))
 
-    def _look_inside(
+    def _observe_elements(
         self, seen: Evidence, code: int, data: Bytes, at: Positions, rows: Positions
     ) -> None:
         if code in ARRAY_ELEMENT:
@@ -153,7 +153,7 @@ class _Look:
                 self.registry.find(type_id)
                 seen.types.add(type_id)
         elif code == TypeCode.OBJECT:
-            self._look_into_fields(seen, data, at, rows)
+            self._observe_fields(seen, data, at, rows)
         elif code in _HOLD_OBJECTS:
             found, counts = find_elements(data, at)
             rows = np.repeat(rows, counts)
@@ -163,9 +163,7 @@ class _Look:
             else:
                 self.observe(seen.child("item"), data, found, rows)
 
-    def _look_into_fields(
-        self, seen: Evidence, data: Bytes, at: Positions, rows: Positions
-    ) -> None:
+    def _observe_fields(self, seen: Evidence, data: Bytes, at: Positions, rows: Positions) -> None:
         found = headers(data, at)
         names: set[str] = set()
         table = np.stack([found.type_id, found.schema_id, found.flags.astype(np.int32)], axis=1)
@@ -220,7 +218,7 @@ def _one_of_each_class(data: Bytes, at: Positions) -> Positions:
 _LISTS: Final = types_of(Family.LIST)
 _LISTS_OF_ANY: Final = _LISTS - set(LIST_ELEMENT)
 # Types that fully describe a field, so they are enough if it has no values.
-_TOLD: Final = {int(row.code) for row in DATA_TYPES.values() if row.value or row.element}
+_CERTAIN_CODES: Final = {int(row.code) for row in DATA_TYPES.values() if row.value or row.element}
 # A key of any type, read as its stored bytes.
 STORED_KEY: Final = Field("key", TypeCode.WRAPPED, BYTES)
 
@@ -330,21 +328,21 @@ class _Describer:
         for name in names:
             inner = f"{path}.{name}" if path else name
             try:
-                out.append(self.field(self._told(seen, name), name, inner))
+                out.append(self.field(self._without_uncertain(seen, name), name, inner))
             except SchemaError as error:
                 if self._left_out is None:
                     raise
                 self._left_out[inner] = error
         return tuple(out)
 
-    def _told(self, seen: Evidence, name: str) -> Evidence:
+    def _without_uncertain(self, seen: Evidence, name: str) -> Evidence:
         """Return the evidence of an object's field; without values, use its registered type."""
         found = seen.inside[name]
         if found.codes or found.unreadable:
             return found
         kinds = [kind for t in sorted(seen.types) if (kind := self._registry.find(t)) is not None]
         codes = {kind.fields[kind.ids[name]][1] for kind in kinds if name in kind.ids}
-        return replace(found, codes=codes & _TOLD)
+        return replace(found, codes=codes & _CERTAIN_CODES)
 
     def field(self, seen: Evidence, name: str, path: str) -> Field:
         """Return the field that fits all the evidence.
@@ -371,9 +369,9 @@ class _Describer:
                 hint="leave it out with fields=[...]",
                 field=_top(path),
             )
-        return self._of_code(seen, name, path, codes.pop())
+        return self._field_of_code(seen, name, path, codes.pop())
 
-    def _of_code(self, seen: Evidence, name: str, path: str, number: int) -> Field:
+    def _field_of_code(self, seen: Evidence, name: str, path: str, number: int) -> Field:
         try:
             code = TypeCode(number)
         except ValueError as error:

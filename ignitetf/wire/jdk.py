@@ -133,7 +133,7 @@ class Stream:
         if tag == _NULL:
             return _NULL_OBJECT
         if tag == _HANDLE:
-            return self._grown(self._referred())
+            return self._checked_growth(self._referred())
         if tag == _JDK:
             raise NotReadable(None, _class_of_jdk_stream(self.body[self.at :]))
         if tag == _CLASS:
@@ -145,12 +145,12 @@ class Stream:
         mine = len(self._seen)
         self._seen.append(None)
         self._depth += 1
-        found = self._grown(self._body(tag))
+        found = self._checked_growth(self._body(tag))
         self._depth -= 1
         self._seen[mine] = found
         return found
 
-    def _grown(self, found: bytes) -> bytes:
+    def _checked_growth(self, found: bytes) -> bytes:
         self._made += len(found)
         if self._made > _MAX_BYTES:
             raise WireError("an object in Java's own serialization refers to too much")
@@ -472,13 +472,13 @@ def _array(stream: Stream) -> tuple[int, bytes]:
     return struct.unpack_from("<i", found, 5)[0], found[9:]
 
 
-def _counted(stream: Stream) -> bytes:
+def _counted_collection(stream: Stream) -> bytes:
     return collection(stream.objects(stream.count()))
 
 
 def _tree_set(stream: Stream) -> bytes:
     _natural_order(stream)
-    return _counted(stream)
+    return _counted_collection(stream)
 
 
 def _tree_map(stream: Stream) -> bytes:
@@ -540,7 +540,7 @@ def _single_map(stream: Stream) -> bytes:
 _Reader = Callable[[Stream], bytes]
 
 
-def _by_id(readers: Iterable[tuple[str, _Reader]]) -> dict[int, _Reader]:
+def _by_type_id(readers: Iterable[tuple[str, _Reader]]) -> dict[int, _Reader]:
     return {java_hash(name): reader for name, reader in readers}
 
 
@@ -552,7 +552,7 @@ _TIMES: Final[dict[int, _Reader]] = {
 _OTHER_TIMES: Final = {
     7: "ZoneRegion", 8: "ZoneOffset", 9: "OffsetTime", 12: "YearMonth", 13: "MonthDay", 14: "Period",
 }  # fmt: skip
-_READERS: Final = _by_id([
+_READERS: Final = _by_type_id([
     ("java.sql.Date", _sql_date),
     ("java.sql.Time", _sql_time),
     ("java.sql.Timestamp", _sql_timestamp),
@@ -566,8 +566,8 @@ _READERS: Final = _by_id([
     ("java.util.Arrays$ArrayList", _array_list),
     ("java.util.Vector", _vector),
     ("java.util.Stack", _vector),
-    ("java.util.ArrayDeque", _counted),
-    ("java.util.concurrent.CopyOnWriteArrayList", _counted),
+    ("java.util.ArrayDeque", _counted_collection),
+    ("java.util.concurrent.CopyOnWriteArrayList", _counted_collection),
     ("java.util.concurrent.CopyOnWriteArraySet", _view),
     ("java.util.PriorityQueue", _queue),
     ("java.util.TreeSet", _tree_set),

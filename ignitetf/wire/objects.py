@@ -247,7 +247,7 @@ def gather(data: Bytes, at: Positions, dtype: np.dtype[Any] | str) -> NDArray[An
     """
     kind = np.dtype(dtype)
     check_bounds(data, at, kind.itemsize)
-    return _anywhere(data, kind)[at] if len(at) else np.empty(0, kind)
+    return _values_at_all_bytes(data, kind)[at] if len(at) else np.empty(0, kind)
 
 
 def bytes_at(data: Bytes, at: Positions, size: int) -> Bytes:
@@ -255,10 +255,14 @@ def bytes_at(data: Bytes, at: Positions, size: int) -> Bytes:
     if size == 0 or len(at) == 0:
         return np.empty((len(at), size), np.uint8)
     # Copying one void of `size` bytes is three times faster than copying `size` single bytes.
-    return _anywhere(data, np.dtype((np.void, size)))[at].view(np.uint8).reshape(len(at), size)
+    return (
+        _values_at_all_bytes(data, np.dtype((np.void, size)))[at]
+        .view(np.uint8)
+        .reshape(len(at), size)
+    )
 
 
-def _anywhere(data: Bytes, kind: np.dtype[Any]) -> NDArray[Any]:
+def _values_at_all_bytes(data: Bytes, kind: np.dtype[Any]) -> NDArray[Any]:
     """Return the values of a dtype at each byte of the page: overlapping, unaligned."""
     return np.ndarray((len(data) - kind.itemsize + 1,), kind, data.data, 0, (1,))
 
@@ -320,17 +324,17 @@ def _skip(view: memoryview, at: int, depth: int) -> int:
     """Return where the object at `at` ends."""
     code = view[at]
     if (size := _FIXED.get(code)) is not None:
-        return _inside(view, at + size)
+        return _checked_end(view, at + size)
     if depth > _MAX_DEPTH:
         raise WireError(f"objects nested more than {_MAX_DEPTH} deep")
     if (run := _RUN.get(code)) is not None:
         head, unit, count_at = run
-        return _inside(view, at + head + _length(view, at + count_at) * unit)
+        return _checked_end(view, at + head + _length(view, at + count_at) * unit)
     if code == TypeCode.OBJECT:
         length = _length(view, at + 12)
         if length < HEADER_BYTES:
             raise WireError(f"binary object of {length} bytes")
-        return _inside(view, at + length)
+        return _checked_end(view, at + length)
     if code == TypeCode.CLASS:
         return _skip_class(view, at + 1)
     if code == TypeCode.PROXY:
@@ -375,7 +379,7 @@ def _skip_class(view: memoryview, at: int) -> int:
     return _skip(view, at + 4, 1)
 
 
-def _inside(view: memoryview, end: int) -> int:
+def _checked_end(view: memoryview, end: int) -> int:
     if end > len(view):
         raise IndexError("object beyond the end of the page")
     return end

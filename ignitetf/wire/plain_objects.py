@@ -59,13 +59,13 @@ def plain_objects(data: Bytes, at: Positions, registry: TypeRegistry, depth: int
         for number in np.unique(codes[foreign == by_java]).tolist():
             rows = np.flatnonzero((codes == number) & (foreign == by_java))
             if number != TypeCode.NULL:
-                found = _of_code(number, by_java, data, at[rows], registry, depth)
+                found = _type_of_code(number, by_java, data, at[rows], registry, depth)
                 for row, value in zip(rows.tolist(), found, strict=True):
                     out[row] = value
     return out
 
 
-def _of_code(
+def _type_of_code(
     number: int, by_java: bool, data: Bytes, at: Positions, registry: TypeRegistry, depth: int
 ) -> list[Any]:
     try:

@@ -218,7 +218,7 @@ def _numbers(column: Column) -> list[Any]:
     return found
 
 
-def _moments_in(unit: datetime.timedelta) -> Callable[[Column], list[Any]]:
+def _datetimes_in(unit: datetime.timedelta) -> Callable[[Column], list[Any]]:
     return lambda column: [_EPOCH + number * unit for number in _numbers(column)]
 
 
@@ -288,9 +288,9 @@ _FORMS: Final[dict[Family | str, _Form]] = {
     Family.DECIMAL: _Form(lambda column: [Decimal(text) if text else None for text in _texts(column)]),
     Family.ARRAY: _Form(_lists(_numbers), arrow=_list_type(_number_type)),
     Family.LIST: _Form(_lists(_texts), arrow=_list_type(_text_type)),
-    Family.MILLISECONDS: _Form(_moments_in(_MILLISECOND), _times_in_numpy("M8[ms]", "M8[us]"),
+    Family.MILLISECONDS: _Form(_datetimes_in(_MILLISECOND), _times_in_numpy("M8[ms]", "M8[us]"),
                                lambda pa, _: pa.timestamp("us")),
-    Family.TIMESTAMP: _Form(_moments_in(_MICROSECOND), _times_in_numpy("M8[us]", "M8[us]"),
+    Family.TIMESTAMP: _Form(_datetimes_in(_MICROSECOND), _times_in_numpy("M8[us]", "M8[us]"),
                             lambda pa, _: pa.timestamp("us")),
     "VARBINARY": _Form(_blobs, arrow=lambda pa, _: pa.large_binary()),
     "DATE": _Form(_days, _times_in_numpy("M8[ms]", "M8[D]"), lambda pa, _: pa.date32()),

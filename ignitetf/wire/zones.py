@@ -91,7 +91,9 @@ class _Rules:
         if not late.any():
             return self._near.offsets_at(moments)
         folded = np.where(late, (moments - _2100_S * 1000) % _CYCLE + _2100_S * 1000, moments)
-        return np.where(late, self._far.offsets_at(folded), self._near.offsets_at(moments))
+        return np.where(
+            late, self._rules_after_2100.offsets_at(folded), self._near.offsets_at(moments)
+        )
 
     def moments(self, local: Millis) -> Millis:
         """Return the moments at which clocks show these times; the later one of two.
@@ -103,7 +105,7 @@ class _Rules:
         if not late.any():
             return found
         folded = np.where(late, (local - _2100_S * 1000) % _CYCLE + _2100_S * 1000, local)
-        return np.where(late, self._far.moments_of(folded) + (local - folded), found)
+        return np.where(late, self._rules_after_2100.moments_of(folded) + (local - folded), found)
 
     @functools.cached_property
     def late_days(self) -> tuple[Millis, Millis]:
@@ -111,7 +113,7 @@ class _Rules:
         return self._near.late_days
 
     @functools.cached_property
-    def _far(self) -> _Table:
+    def _rules_after_2100(self) -> _Table:
         begins, offsets = self._changes(_2100_S, _2100_S + _CYCLE_S + _DAY_S)
         return _Table(begins, offsets)
 
@@ -292,7 +294,7 @@ class Zone:
         found = self._moments(local)
         if (left_out := np.flatnonzero(self.timestamps(found) != local)).size:
             record = int(left_out[0])
-            raise self._no_such(int(local[record]), record)
+            raise self._missing_time_error(int(local[record]), record)
         return found
 
     def of_dates(self, local: Millis) -> Millis:
@@ -302,7 +304,7 @@ class Zone:
         found = self._moments(local)
         if (left_out := np.flatnonzero(self.dates(found) != local)).size:
             record = int(left_out[0])
-            raise self._no_such(int(local[record]), record)
+            raise self._missing_time_error(int(local[record]), record)
         return found
 
     def of_times(self, of_day: Millis) -> Millis:
@@ -353,7 +355,7 @@ class Zone:
         at = np.minimum(np.searchsorted(begins, local), len(begins) - 1)
         return np.where(begins[at] == local, midnights[at], local)
 
-    def _no_such(self, local: int, record: int) -> SchemaError:
+    def _missing_time_error(self, local: int, record: int) -> SchemaError:
         text = str(np.datetime64(local, "ms")).replace("T", " ").removesuffix(".000")
         if _LAST_JULIAN < local < _GREGORIAN:
             return SchemaError(

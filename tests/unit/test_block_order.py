@@ -71,7 +71,7 @@ def test_seeds_epochs_and_windows_have_orders_of_their_own():
     assert (first != block_order([20] * 40, 4_000, 1).numbers(0, np.arange(800))).any()
     assert order.layout(0).windows.tolist() == [0, 400, 800]
     # Rows of two windows of one size are not permuted alike.
-    at = order.stands_at(0, np.arange(800))
+    at = order.layout_rows(0, np.arange(800))
     assert (at[:400] != at[400:] - 400).any()
 
 

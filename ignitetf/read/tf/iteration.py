@@ -200,7 +200,7 @@ class _Elements:
         except StopIteration:
             raise
         except IgniteTFError as error:
-            _let_go(error)
+            _clear_frames(error)
             self._failure = error
             raise
         except BaseException as error:
@@ -238,12 +238,12 @@ _kept: Final[deque[IgniteTFError]] = deque(maxlen=64)
 
 def for_tensorflow(error: IgniteTFError) -> IgniteTFError:
     """Keep an error, and return a copy for TensorFlow without a traceback in its text."""
-    _let_go(error)
+    _clear_frames(error)
     _kept.append(error)
     return type(error)(error.message, hint=error.hint, **error.fields)
 
 
-def _let_go(error: BaseException) -> None:
+def _clear_frames(error: BaseException) -> None:
     """Clear the frames of an error, to free pages, for example; keeps its lines and names."""
     if error.__traceback__ is not None:
         # Skip the caller's frame: it is still running and cannot be cleared.

@@ -172,8 +172,8 @@ class Form:
         self.key, self.values, self.plain = rows.key, rows.values, rows.plain
         self.label = label_of(list(self.values), reader.name) if as_supervised else None
         nodes = (self.key, *self.values.values())
-        self.has_runs = any(_has(n, RunsNode) for n in nodes)
-        self.has_texts = any(_has(n, TextNode) for n in nodes)
+        self.has_runs = any(_has_kind(n, RunsNode) for n in nodes)
+        self.has_texts = any(_has_kind(n, TextNode) for n in nodes)
         self.has_empty = any(map(_is_empty, nodes))
         self.assembles = self.has_runs or self.has_empty or self.has_texts
         self.cut_bytes = self._cut_bytes(reader.entry_bytes, nodes)
@@ -245,10 +245,10 @@ class Form:
         return {"key": key, "val": values}
 
 
-def _has(node: Node, kind: type) -> bool:
+def _has_kind(node: Node, kind: type) -> bool:
     if isinstance(node, StructNode):
-        return any(_has(n, kind) for _, n in node.fields)
-    return isinstance(node, kind) or (isinstance(node, RunsNode) and _has(node.item, kind))
+        return any(_has_kind(n, kind) for _, n in node.fields)
+    return isinstance(node, kind) or (isinstance(node, RunsNode) and _has_kind(node.item, kind))
 
 
 def _leaves(node: Node) -> Iterator[Node]:
