@@ -1,96 +1,96 @@
-"""Every option that a message of a load names is an option of its command."""
+"""Every option that a message or a help text names exists, for the command that it is about."""
 
 import ast
 import re
-from functools import cache
-from pathlib import Path
 
 import pytest
 import typer
 from helpers.command_tree import leaves
+from helpers.paths import ROOT
 
-import ignitetf
 from ignitetf.cli.main import app
 from ignitetf.load.kinds import KINDS
 
-LOAD = Path(ignitetf.__file__).parent / "load"
-MODULES = {path.relative_to(LOAD.parent.parent): path for path in sorted(LOAD.rglob("*.py"))}
-# Options of another program.
-OTHERS = re.compile(r"\btar(?: --?[\w=-]+)+")
+pytestmark = pytest.mark.core
+
+SOURCES = ROOT / "ignitetf" / "load" / "sources"
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+# Options of other programs: tar, java, kubectl, TensorBoard, Ignite's control.sh.
+OF_OTHERS = {
+    "--logdir", "--set-state", "--sort", "--hard-dereference", "--add-opens", "--enable-native-access",
+    "--sun-misc-unsafe-memory-access", "--from-file", "--from-literal",
+}  # fmt: skip
 
 
-@cache
-def tree(path):
-    return ast.parse(MODULES[path].read_text())
-
-
-@cache
-def commands():
-    """The options of each command."""
-    return {
-        " ".join(path): {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)}
-        for path, command in leaves(typer.main.get_command(app))
-    }
-
-
-def named(text):
-    """The options that a text names."""
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", OTHERS.sub("", text)))
-
-
-def name_of(path):
-    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-
-
-@cache
-def reached(module):
-    """A module and the modules of `load` that it imports, directly or not."""
-    found, left = set(), [module]
-    while left:
-        one = left.pop()
-        path = Path(*one.split("."))
-        known = next(
-            (p for p in (path.with_suffix(".py"), path / "__init__.py") if p in MODULES), 0
+def options():
+    """The options of each command, by its words."""
+    root = typer.main.get_command(app)
+    found = {(): {name for each in root.params for name in each.opts}}
+    for words, command in leaves(root):
+        found[words] = {"--help"}.union(
+            *(set(each.opts) | set(each.secondary_opts) for each in command.params)
         )
-        if not known or one in found:
-            continue
-        found.add(one)
-        left += [
-            node.module
-            for node in ast.walk(tree(known))
-            if isinstance(node, ast.ImportFrom) and node.module
-        ]
     return found
 
 
-def messages(path):
-    """The texts in a module that are not docstrings."""
-    docs = {
-        id(node.body[0].value)
-        for node in ast.walk(tree(path))
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
+def texts(path):
+    """Texts in a module with their lines, without docstrings."""
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            yield node.lineno, node.value
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in skipped:
+                yield node.lineno, node.value
 
 
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_messages_name_options_of_the_commands_that_give_them(path):
-    """A module that opens one kind names its options, a shared one those of a kind that uses it."""
-    module = name_of(path)
-    opened = {kind: f"ignitetf.load.sources.{found.module}" for kind, found in KINDS.items()}
-    kinds = [kind for kind, opens in opened.items() if opens == module and KINDS[kind].help]
-    kinds = kinds or [kind for kind, opens in opened.items() if module in reached(opens)]
-    able = [f"load {kind}" for kind in kinds if KINDS[kind].help] or list(commands())
-    known = set().union(*(commands()[command] for command in able))
-    for line, text in messages(path):
-        assert named(text) <= known, f"{path}:{line}: {text}"
+def named(paths, known):
+    """Places that name an option that is not among the known ones."""
+    return [
+        f"{path.relative_to(ROOT)}:{line}: {option}"
+        for path in paths
+        for line, text in texts(path)
+        for option in OPTION.findall(text)
+        if option not in known and option not in OF_OTHERS
+    ]
 
 
-def test_the_test_sees_options():
-    assert named("tar -h --sort=name, or --bad-records skip") == {"--bad-records"}
-    assert "--null" in commands()["load csv"] and "--null" not in commands()["load parquet"]
-    assert "ignitetf.load.sources.tabular" in reached("ignitetf.load.sources.ipc")
+def test_every_option_that_a_text_names_exists():
+    known = set().union(*options().values())
+    paths = [*(ROOT / "ignitetf").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]
+    assert named(sorted(paths), known) == []
+
+
+def imported(module):
+    """The modules of sources that a module needs, itself too."""
+    found, todo = set(), [module]
+    while todo:
+        if (name := todo.pop()) in found or not (SOURCES / f"{name}.py").exists():
+            continue
+        found.add(name)
+        text = (SOURCES / f"{name}.py").read_text()
+        todo += re.findall(r"^\s*from ignitetf\.load\.sources\.(\w+) import", text, re.M)
+    return found
+
+
+def test_a_source_names_options_of_its_own_command_alone():
+    """A hint of `load voc` does not name an option that only `load images` has."""
+    of_command = options()
+    users = {}
+    for name, kind in KINDS.items():
+        for module in imported(kind.module):
+            users.setdefault(module, set()).update(of_command.get(("load", name), ()))
+    wrong = [
+        place
+        for path in sorted(SOURCES.glob("*.py"))
+        for place in named([path], users.get(path.stem, set()))
+    ]
+    assert wrong == []
+
+
+def test_a_wrong_option_would_be_found():
+    module = SOURCES / "labels.py"
+    assert any(place.endswith(": --types") for place in named([module], {"--rename"}))
