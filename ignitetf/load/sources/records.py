@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -149,7 +149,17 @@ class RecordSource(Source):
             self._items = _refuse_second_read
         else:
             iterator = self._iterate()
-        return self._guarded(iterator, start, max_bytes)
+        return self._closed(iterator, start, max_bytes)
+
+    def _closed(
+        self, iterator: Iterator[Any], start: int, max_bytes: int
+    ) -> Iterator[tuple[int, Batch]]:
+        """Yield the batches; closes an iterator of our own, whose threads may read ahead."""
+        try:
+            yield from self._guarded(iterator, start, max_bytes)
+        finally:
+            if callable(self._items) and isinstance(iterator, Generator):
+                iterator.close()
 
     def _guarded(
         self, iterator: Iterator[Any], start: int, max_bytes: int
