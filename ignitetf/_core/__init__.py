@@ -48,7 +48,7 @@ UNIT: Final[np.dtype[Any]] = np.dtype(
 
 
 class Kind(enum.IntEnum):
-    """How the values of a column land; see core.h."""
+    """The layout of the values of a column; see core.h."""
 
     DENSE = 1
     NARROW = 2

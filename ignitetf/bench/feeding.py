@@ -44,9 +44,9 @@ class Feed:
     """The configuration of a process.
 
     Attributes:
-        way: How to read: `ignitetf` from a data set; `bare` with the bare socket that drains its
+        way: The way to read: `ignitetf` from a data set; `bare` with the bare socket that drains its
             scans and yields empty batches; else the name of one of `PEERS`, from files.
-        settings: How to connect to the cluster.
+        settings: Settings of the connection to the cluster.
         cache: Cache with the samples.
         folder: Folder of the peer with the same samples.
         batch_rows: Rows of a batch.
@@ -182,7 +182,7 @@ class FeedGroup:
         setting: Description of how the first one reads, for people.
 
     Args:
-        feed: How to read.
+        feed: The way to read.
         count: Number of processes.
 
     Raises:

@@ -56,7 +56,7 @@ def bench_fs(
     """Measure a temporary file system.
 
     Args:
-        settings: How to connect to the cluster.
+        settings: Settings of the connection to the cluster.
         size_bytes: Size of the file that is written and read.
         rounds: Number of rounds; figures are medians.
         files: Number of files in the directory that is listed.

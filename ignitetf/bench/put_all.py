@@ -42,7 +42,7 @@ class PutAll:
     """The work of the process.
 
     Attributes:
-        settings: Where the node is.
+        settings: Address of the node.
         cache: Name of an existing cache, and of its binary type.
         profile: The rows; each `put_all` takes a batch of them.
     """

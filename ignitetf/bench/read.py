@@ -43,7 +43,7 @@ class Rate:
 
     Attributes:
         profile: The rows.
-        way: How they were read.
+        way: Description of the way of reading.
         rows_per_s: Rows per second.
         mb_per_s: Megabytes (10^6) of keys and values per second.
         ratio: Rate relative to the bare socket that requests page by page, median of the rounds.
@@ -103,7 +103,7 @@ def bench_read(
     """Measure all ways of reading one profile's rows.
 
     Args:
-        settings: How to connect; the benchmark's cache is created there and dropped.
+        settings: Settings of the connection; the benchmark's cache is created there and dropped.
         profile: A name in `PROFILES`.
         rounds: Times each way is run.
         partitions: Partitions of the cache.

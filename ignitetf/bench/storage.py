@@ -48,7 +48,7 @@ class Supported:
 
     Attributes:
         workload: Name of the workload.
-        way: How the samples were read.
+        way: The way of reading.
         accelerators: The largest number tried whose utilisation was high enough; 0 for none.
         utilisation: Their share of time computing; that of one accelerator if none was kept busy.
         needed: The required share.
@@ -58,8 +58,8 @@ class Supported:
         wait_p50_ms: Median of the milliseconds that a step waited for its batch.
         wait_p99_ms: Their 99th percentile.
         cpu_s_per_gb: Processor seconds of the reading processes for each gigabyte (10^9).
-        limit: Whether this is the largest number allowed, so that the true number may be higher.
-        setting: How it was read.
+        limit: True if this is the largest number allowed, so that the true number may be higher.
+        setting: The setting of that way.
         sample_bytes: Bytes of a sample.
         batch: Samples of a step.
         step_s: Seconds of a step.
@@ -136,7 +136,7 @@ def bench_storage(
     """Find how many accelerators each way of reading keeps busy.
 
     Args:
-        settings: How to connect to the cluster; the samples are loaded there and removed
+        settings: Settings of the connection to the cluster; the samples are loaded there and removed
             afterwards.
         workload: Samples and steps.
         ways: Names of the ways, of `WAYS`; all that can run here if empty.

@@ -30,7 +30,7 @@ class Workload:
         step_s: Seconds for which an accelerator computes a step.
         least_utilisation: Share of its time for which an accelerator must compute.
         samples: Samples of the data set.
-        note: How the samples differ from those of the benchmark; empty if they do not.
+        note: Differences from the samples of the benchmark; empty if there are none.
         kind: The columns of a sample; see `Profile`.
         columns: Number of columns that are read, of all; 0 if all are read.
     """

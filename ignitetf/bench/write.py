@@ -53,7 +53,7 @@ _PNG_SIDE: Final = 28
 Layout = Literal["rows", "blocks"]
 
 # Enough rows for a load of about half a second, because starting and ending one takes some 17 ms.
-# The batches are pyignite's; it is no faster with larger ones.
+# The batches are pyignite's; larger ones are not faster.
 PROFILES: Final = {"mnist": Profile(300_000, 784, 500), "1mb": Profile(1_000, 1_000_000, 4)}
 
 
@@ -63,7 +63,7 @@ class WriteRate:
 
     Attributes:
         profile: The rows.
-        way: How they were written or read.
+        way: The way of writing or reading.
         rows_per_s: Rows per second.
         mb_per_s: Megabytes (10^6) of values per second.
         to_limit: Rate relative to the limit: for rows and blocks, encoded requests sent with
@@ -97,7 +97,7 @@ def bench_write(
     """Measure all ways of writing one profile's rows.
 
     Args:
-        settings: How to connect; the benchmark's caches are created there and dropped.
+        settings: Settings of the connection; the benchmark's caches are created there and dropped.
         profile: A name in `PROFILES`, or `png`: image files in a folder.
         rounds: Times each way is run, after one that is not counted.
         partitions: Partitions of the caches.

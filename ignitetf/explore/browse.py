@@ -35,7 +35,7 @@ from ignitetf.wire.schema import BYTES, Field
 
 __all__ = ["Page", "Row", "View", "open_view", "version_of"]
 
-# How long a cache without a manifest is assumed to be unchanged.
+# Time that a cache without a manifest is assumed to be unchanged.
 _UNVERSIONED_S: Final = 10.0
 _LABEL: Final = "LABEL"
 _BOXES: Final = ("WIDTH", "HEIGHT", "BOXES")
@@ -69,8 +69,8 @@ class Page:
 
     Attributes:
         rows: The rows.
-        following: Where the next page begins; None at the end.
-        partial: Whether the search ended early, so that there may be more before `following`.
+        following: Start of the next page; None at the end.
+        partial: True if the search ended early, so that there may be more before `following`.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -136,7 +136,7 @@ class View:
 
     @property
     def by_number(self) -> bool:
-        """Whether rows are in the order of their keys, which are whole numbers."""
+        """True if rows are in the order of their keys, which are whole numbers."""
         return self.table is not None and self.reader.schema.key.type in INTEGERS
 
     @property
@@ -157,12 +157,12 @@ class View:
 
     @property
     def pixels(self) -> bool:
-        """Whether images are stored as pixels: small ones, whose pixels are shown as squares."""
+        """True if images are stored as pixels: small ones, whose pixels are shown as squares."""
         return self.picture is not None and self.reader.schema[self.picture].dtype != BYTES
 
     @property
     def has_boxes(self) -> bool:
-        """Whether boxes can be drawn over the images, which must be stored as image files."""
+        """True if boxes can be drawn over the images, which must be stored as image files."""
         schema = self.reader.schema
         if self.picture is None or not set(_BOXES) <= set(schema.names):
             return False
@@ -215,7 +215,7 @@ class View:
 
         Args:
             client: The connection for fetching keys by SQL.
-            after: Where the page begins: `following` of the previous page, or None for the first
+            after: Start of the page: `following` of the previous page, or None for the first
                 page.
             filters: Conditions that all rows of the page fulfil.
             count: Most rows of the page.
@@ -243,7 +243,7 @@ def version_of(client: Client, name: str) -> tuple[Any, ...]:
     """Return a version that changes with the data set; its first part is the cache's name.
 
     Raises:
-        CacheNotFound: There is no data set, cache or table of this name.
+        CacheNotFound: No data set, cache or table has this name.
         ConfigError: It is empty, and has no manifest; or several tables have this name.
     """
     manifest = read_manifest(client, name)

@@ -32,8 +32,8 @@ class UnfinishedLoad:
     """A load that has begun and not ended.
 
     Attributes:
-        journal: What is stored so far.
-        held: Whether a process holds its lease; if none does, it waits to be resumed.
+        journal: The parts stored so far.
+        held: True if a process holds its lease; if none does, it waits to be resumed.
     """
 
     journal: Journal

@@ -76,7 +76,7 @@ class EpochReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every stored key was read exactly once, and no other key."""
+        """True if every stored key was read exactly once, and no other key."""
         complete = self.expected is None or self.expected == self.stored
         return complete and not (self.missing or self.repeated or self.unknown)
 

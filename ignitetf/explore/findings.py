@@ -57,7 +57,7 @@ def findings(settings: Settings, connect: Callable[[], Client]) -> list[dict[str
     """Return the result of each check: `check`, `state` (ok, warning, error), `note`, `hint`.
 
     Args:
-        settings: How to connect; its certificates are checked, too.
+        settings: Settings of the connection; its certificates are checked, too.
         connect: Opens a client; if that fails, the checks of the cluster are skipped.
     """
     rows = [*_packages(), _memory(), _disk(), _jars(), _port(), *_nodes(), *_certificates(settings)]

@@ -86,7 +86,7 @@ def read_readable_fields(
     Args:
         client: The cluster.
         cache: Name of the cache or data set.
-        options: How to read it. Fields named here are required.
+        options: Options of reading. Fields named here are required.
         work: Reads the cache; must not keep anything from an earlier attempt.
 
     Returns:

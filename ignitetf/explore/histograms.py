@@ -78,7 +78,7 @@ class Sample:
 
     Attributes:
         rows: Number of rows in the sample.
-        whole: Whether the sample is the whole data set.
+        whole: True if the sample is the whole data set.
         heads: Head by field.
     """
 

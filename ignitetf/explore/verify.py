@@ -94,7 +94,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all checks passed."""
+        """True if all checks passed."""
         return not self.findings
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def verify(
         client: The connection.
         cache: Name of the data set.
         source: The source that it was loaded from.
-        images: Whether to decode encoded images.
+        images: True to decode encoded images.
         on_progress: Called with rows and bytes as they are read.
 
     Raises:

@@ -49,7 +49,7 @@ class Sink(ABC):
 
 
 class Format(ABC):
-    """How rows are written to files; chosen before the first row is read.
+    """The form of rows in files; chosen before the first row is read.
 
     Attributes:
         kind: The kind of source that loads the files again.
@@ -75,7 +75,7 @@ class Format(ABC):
     def require(
         self, format_name: str, families: Collection[Family], refused: Collection[TypeCode] = ()
     ) -> None:
-        """Raise SchemaError unless all fields are of these families, or lists of texts."""
+        """Raise SchemaError unless all fields are of the families, or lists of texts."""
         for field in self.fields:
             held = family_of(field.type) in families or field.type is TypeCode.STRING_ARRAY
             if not held or field.type in refused:

@@ -44,7 +44,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export did.
+    """The result of an export.
 
     Attributes:
         cache: Name of the cache or data set.
@@ -97,7 +97,7 @@ def export_dataset(
         where: SQL condition on the rows.
         split: Name of a split.
         shards: Number of files; several files are written to a folder.
-        overwrite: Whether to replace a file, or a folder that an export made.
+        overwrite: True to replace a file, or a folder that an export made.
         on_progress: Called with rows and bytes as they are written.
 
     Raises:

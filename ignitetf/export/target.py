@@ -36,8 +36,8 @@ class Target:
 
     Args:
         location: Local path or fsspec URL.
-        folder: Whether the target is a folder of files.
-        overwrite: Whether a file, or a folder that an export made, may be replaced.
+        folder: True if the target is a folder of files.
+        overwrite: True if a file, or a folder that an export made, may be replaced.
 
     Raises:
         ConfigError: The target exists and must not be replaced, or its parent folder is missing.
@@ -74,7 +74,7 @@ class Target:
         self._open: list[IO[bytes]] = []
 
     def _has_this_folder(self) -> bool:
-        """Whether the target is the current folder of this process, or a folder above it."""
+        """True if the target is the current folder of this process, or a folder above it."""
         return isinstance(self._fs, LocalFileSystem) and Path.cwd().is_relative_to(self._path)
 
     def _require_replaceable(self) -> None:

@@ -230,7 +230,7 @@ class Channel(Requester):
 
     @property
     def has_bytes(self) -> bool:
-        """Whether bytes of an answer were received already, so the socket does not report them."""
+        """True if bytes of an answer were received already, so the socket does not report them."""
         return bool(self._early) or self._incoming.has_bytes
 
     @property
@@ -271,12 +271,12 @@ class Channel(Requester):
 
     @property
     def ended(self) -> bool:
-        """Whether an idle channel is dead because the other side has hung up."""
+        """True if an idle channel is dead because the other side has hung up."""
         return self.closed or is_ended(self._sock)
 
     @property
     def idle(self) -> bool:
-        """Whether every request has been answered and received, so the channel can be reused."""
+        """True if every request has been answered and received, so the channel can be reused."""
         return not self.closed and not self._waiting and not self._early
 
     def shrink(self) -> None:
@@ -384,7 +384,7 @@ class Channel(Requester):
 
 
 def is_ended(sock: socket.socket) -> bool:
-    """Whether the peer has hung up, given that no answer is outstanding and so nothing is due."""
+    """True if the peer has hung up, given that no answer is outstanding and so nothing is due."""
     try:
         return bool(readable([sock.fileno()], 0))
     except (OSError, ValueError):
@@ -407,7 +407,7 @@ def readable(numbers: Collection[int], wait_s: float) -> set[int]:
     return set(select.select(list(numbers), [], [], wait_s)[0])
 
 
-# What arrives
+# Receiving
 
 # With kernel time limits one call receives a whole page without the GIL; elsewhere Python polls.
 _KERNEL_LIMITS: Final = sys.platform in ("linux", "darwin")
@@ -472,7 +472,7 @@ class Incoming:
         buffers: Memory.
 
     Attributes:
-        waits: Whether one call can wait for many bytes, under a time limit that the kernel keeps.
+        waits: True if one call can wait for many bytes, under a time limit that the kernel keeps.
         limit_s: Seconds in which some bytes must arrive.
     """
 
@@ -502,7 +502,7 @@ class Incoming:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether bytes were received, by us or by TLS, and not yet taken."""
+        """True if bytes were received, by us or by TLS, and not yet taken."""
         sock = self._sock
         return self._end > self._begin or (isinstance(sock, ssl.SSLSocket) and sock.pending() > 0)
 
@@ -589,7 +589,7 @@ class Incoming:
 
 # The end
 
-# How long to wait for a node that does not close its side.
+# Time to wait for a node that does not close its side.
 _PARTING_S: Final = 1.0
 # The same at the end of the program.
 _AT_EXIT_S: Final = 0.5

@@ -177,7 +177,7 @@ class Client(Pool):
 
     @functools.cached_property
     def has_views(self) -> bool:
-        """Whether users can make SQL views; they cannot before Apache Ignite 2.17."""
+        """True if users can make SQL views; they cannot before Apache Ignite 2.17."""
         try:
             self.sql(statement("views_of_table"), ("",)).close()
         except SqlError as error:

@@ -45,7 +45,7 @@ class Common:
 
     @property
     def works(self) -> bool:
-        """Whether requests can be sent."""
+        """True if requests can be sent."""
         return self._error is None and not self.channel.closed
 
     def send(self, op: OpCode | int, *buffers: Any) -> int:

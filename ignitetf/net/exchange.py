@@ -40,7 +40,7 @@ _MOST_CONNECTIONS: Final = 4
 _CONNECTION_BYTES: Final = 8 << 20
 # Another connection is added only if the last one raised the rate by this factor.
 _PAYS: Final = 1.1
-# What a request costs a node in addition to its bytes.
+# The cost of a request for a node, in addition to its bytes.
 _REQUEST_BYTES: Final = 4096
 
 

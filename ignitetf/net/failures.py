@@ -61,7 +61,7 @@ _SQL_STATE: Final = re.compile(r"^[0-9A-Z]{5}: ")
 _FROM_OTHER_NODE: Final = re.compile(
     r"Failed to execute \w+ query on remote node \[nodeId=.*errMsg=(.*)\]"
 )
-# What a node answers when the cluster changed during a request; a retry may succeed.
+# Answers of a node when the cluster changed during a request; a retry may succeed.
 _CHANGED: Final = (
     "ClusterTopologyException",
     "ClusterTopologyCheckedException",
@@ -229,7 +229,7 @@ def late(error: RequestTimeout, statement: str) -> RequestTimeout:
     return RequestTimeout(error.message, hint=_late_hint(statement), **facts)
 
 
-# What other databases have, and Apache Ignite's SQL does not.
+# Statements of other databases that Apache Ignite's SQL lacks.
 _LISTING: Final = (
     "'ignitetf table ls' lists the tables, 'ignitetf table describe NAME' the columns; in the prompt"
     " these are \\d and \\d NAME"
@@ -295,7 +295,7 @@ T = TypeVar("T")
 # Errors of the cluster and of connections to it; others concern the data or the arguments.
 FAILURES: Final = (ServerError, ConnectError, RequestTimeout)
 
-# What a node answers to a single write or a transaction when the cluster changed meanwhile. The
+# Answers of a node to a single write or a transaction when the cluster changed meanwhile. The
 # request may have taken effect fully, partly or not at all. Only for callers that read afterwards
 # to find out which.
 _UNSETTLED: Final = (
@@ -344,12 +344,12 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def _is_closed(error: BaseException) -> bool:
-    """Whether the client itself was closed, so that no other connection can be opened."""
+    """True if the client itself was closed, so that no other connection can be opened."""
     return isinstance(error, ConnectError) and bool(error.fields.get("closed"))
 
 
 def _is_repeatable(error: BaseException) -> bool:
-    """Whether a file operation may succeed a moment later; a timeout is not repeated."""
+    """True if a file operation may succeed a moment later; a timeout is not repeated."""
     if isinstance(error, RequestTimeout):
         return False
     return is_retryable(error) or _says(error, _UNSETTLED)
@@ -372,13 +372,13 @@ def _says(error: BaseException, signs: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Policy:
-    """How one kind of work is retried.
+    """The rules for retrying one kind of work.
 
     Attributes:
         first_s: Wait before the second try, in seconds.
         longest_s: The longest wait.
-        doubling: Whether each wait is twice the previous one; otherwise it grows by `first_s`.
-        jitter: Whether waits are shortened at random, by up to half, so that the many clients that
+        doubling: True if each wait is twice the previous one; otherwise it grows by `first_s`.
+        jitter: True if waits are shortened at random, by up to half, so that the many clients that
             lost the same node do not return all at once.
         tries: Number of tries after which the error is raised.
         passes: Returns whether a failure may be temporary.

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 _FIRST_ID: Final = 1 << 40
 # Open cursors per connection; the node allows 128.
 MOST_OPEN: Final = 120
-# How long closing waits for a thread. A thread that still expects an answer ends later by itself.
+# Time that closing waits for a thread. A thread that still expects an answer ends later by itself.
 _CLOSING_S: Final = 1.0
 _POLL_S: Final = 0.1
 
@@ -142,19 +142,19 @@ class Flow:
     Args:
         client: The cluster.
         name: Name of the data set, for messages.
-        plan: What to read.
-        landing: Where answers land.
+        plan: The source to read.
+        landing: The memory in which answers land.
         sink: Interprets what the core cannot.
         connections: Connections to each node.
         most_open: Limit per connection on cursors that stay open for a further page.
         least_window: Bytes that a connection may have under way if the delay is 0.
-        is_small: Whether all rows fit into the first window and into the groups that may be
+        is_small: True if all rows fit into the first window and into the groups that may be
             filled ahead. If one node has all of them, they are then read in the caller's thread.
         retry_s: Seconds without progress after which a failure is raised; 0 never retries.
 
     Attributes:
         origins: The node that each lane reads from, by the number of the lane.
-        retries: How often a lane continued after a failure.
+        retries: Number of times that a lane continued after a failure.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ _OUR_FEATURES: Final = (
 
 @dataclass(frozen=True)
 class _Peer:
-    """What the handshake revealed about the node; `seconds` is how long its answer took."""
+    """The facts about the node from the handshake; `seconds` is how long its answer took."""
 
     address: str
     version: tuple[int, int, int]
@@ -350,7 +350,7 @@ def _unreadable(option: str, path: str, error: Exception, kind: str) -> ConfigEr
 
 
 def _has(path: str, kind: str) -> bool:
-    """Whether a file contains a PEM block of this kind."""
+    """True if a file contains a PEM block of this kind."""
     try:
         lines = Path(path).read_bytes().splitlines()
     except OSError:
@@ -407,7 +407,7 @@ _ALERTS: Final = {
     "HANDSHAKE_FAILURE": "the node and this machine share no cipher, or it asks for a"
     " client certificate",
 }
-# How the answers of other servers begin.
+# The first bytes of the answers of other servers.
 _FOREIGN: Final = (
     (b"IGNI", "a node of Apache Ignite 3 listens on this port, with another protocol"),
     (b"\x15\x03", "the port speaks TLS"),
@@ -436,9 +436,9 @@ def _tls_failed(
 
     Args:
         address: Address of the node.
-        error: What the socket raised.
+        error: The error of the socket.
         settings: The client's settings.
-        agreed: Whether the failure came after the TLS handshake.
+        agreed: True if the failure came after the TLS handshake.
     """
     reason = str(getattr(error, "reason", None) or "")
     facts: dict[str, Any] = {"address": address, "lost": isinstance(error, LOST)}
@@ -511,7 +511,7 @@ def cause(error: BaseException) -> str:
 # Which server answers instead of a node
 
 _PROBE_S: Final = 1.0
-# How an Ignite 3 client begins: the magic, version 3.0.0, the client type, no features.
+# The first bytes of an Ignite 3 client: the magic, version 3.0.0, the client type, no features.
 _IGNITE_3: Final = b"IGNI\x00\x00\x00\x07\x03\x00\x00\x02\xc4\x00\x80"
 
 
@@ -548,7 +548,7 @@ def _connected(address: str) -> socket.socket:
 
 
 def _answers_without_tls(address: str) -> bool:
-    """Whether an Ignite node answers there without TLS, even if it refuses the login."""
+    """True if an Ignite node answers there without TLS, even if it refuses the login."""
     plain = Settings(addresses=(address,), connect_timeout_s=_PROBE_S)
     try:
         sock, _ = open_connection(address, plain)

@@ -423,7 +423,7 @@ class Pool:
 
     @property
     def nodes_are_old(self) -> bool:
-        """Whether `known_nodes` may be outdated: the topology changed or its version is unknown."""
+        """True if `known_nodes` may be outdated: the topology changed or its version is unknown."""
         told = self.reported_topology
         return told is None or self.topology != told[0]
 

@@ -140,7 +140,7 @@ class _Connection(PyConnection):  # type: ignore[misc]
 
     @property
     def alive(self) -> bool:
-        """Whether the connection is usable: the node has not hung up since the last answer."""
+        """True if the connection is usable: the node has not hung up since the last answer."""
         if self.failed or self.closed:
             return False
         if not self._request_lock.acquire(blocking=False):

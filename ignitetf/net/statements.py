@@ -89,7 +89,7 @@ def fitting_rows(pool: Pool, page: Page, seconds: float, *, whole: bool = False)
     Args:
         pool: The connections, which have the shortest delay.
         page: The first page, which is not the last.
-        seconds: How long it took to arrive.
+        seconds: Time until it arrived.
         whole: All rows are wanted.
     """
     delay = pool.delay.seconds
@@ -307,7 +307,7 @@ def run_redirected(
     Args:
         sql: Runs a statement with parameters and options.
         ask: Returns the rows of a statement of ours.
-        is_cache: Whether a cache of the given name exists.
+        is_cache: True if a cache of the given name exists.
         statement: The statement.
         params: Values for its parameters.
         options: Options of `sql`.

@@ -57,7 +57,7 @@ class Origin(NamedTuple):
 
     Attributes:
         node: Address of the node.
-        place: How near it is.
+        place: Its distance.
     """
 
     node: str
@@ -181,7 +181,7 @@ def owners_of(
     Args:
         client: The connection.
         cache: Name of the cache.
-        primary: Whether only the primary node of a partition answers, as for SQL.
+        primary: True if only the primary node of a partition answers, as for SQL.
         refresh: Ignore the cached answer, because reading from one of its nodes failed.
     """
     known = _cluster(client).caches
@@ -272,7 +272,7 @@ def chosen_copies(
     Args:
         primaries: The primary node of each partition.
         copies: Partitions, and nodes that have a whole copy.
-        distance: How far each node of the cluster is; copies on other nodes are ignored.
+        distance: The distance of each node of the cluster; copies on other nodes are ignored.
     """
     having: dict[int, set[uuid.UUID]] = {p: {node} for p, node in primaries.items()}
     for partition, node in copies:

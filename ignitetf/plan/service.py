@@ -42,7 +42,7 @@ class ServiceTimes:
         page_s: Seconds for a node to make a page and one connection to receive it.
         decode_s: Seconds for a reader to convert it to columns.
         round_trip_s: Seconds of a request with an empty answer.
-        measured: Whether they were measured on this cluster; otherwise they are assumed.
+        measured: True if they were measured on this cluster; otherwise they are assumed.
     """
 
     page_bytes: int

@@ -188,7 +188,7 @@ def order_of(
     shard: Shard,
     window_bytes: int,
 ) -> ScanOrder:
-    """Return the order in which scans read the rows of these partitions."""
+    """Return the order in which scans read the rows of the partitions."""
     seed, even = seed_of(seed), even_of(even)
     window_bytes = window_limit(window_bytes)
     if even is not None and not reader.counts_are_exact:

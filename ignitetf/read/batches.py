@@ -66,7 +66,7 @@ def read_rows(
     Args:
         reader: The cache.
         order: The order of its rows.
-        position: Where to begin.
+        position: The position to begin at.
         shard: The worker that reads.
         batch_rows: Rows of the batches that will be cut; the rows of a batch land side by side.
     """
@@ -182,7 +182,7 @@ class _Scan:
             at += size
 
     def _takes_more(self, shard: Shard, stop: int) -> bool:
-        """Whether to read rows that were added after the count, too.
+        """True to read rows that were added after the count, too.
 
         A shuffle mixes added rows with the others. If it were cut at the counted number of rows,
         other rows would be lost.

@@ -192,8 +192,8 @@ class _Wanted:
         blocks: Numbers of the blocks, in the order of the requests.
         bounds: The rows needed from block i are `rows[bounds[i] : bounds[i + 1]]`.
         rows: Numbers of the rows within their blocks, ascending in each block.
-        places: Place of each of these rows in the worker's part of the window.
-        last: Whether the epoch ends with these rows.
+        places: Place of each of the rows in the worker's part of the window.
+        last: True if the epoch ends with these rows.
     """
 
     blocks: Numbers

@@ -101,7 +101,7 @@ class Contents:
         rows: Number of its records.
         counts: Records in each partition; empty if they were not counted.
         own_keys: The number of rows if their keys are 0, 1, 2 ..., otherwise None.
-        is_as_loaded: Whether it is assumed to be unchanged since the load.
+        is_as_loaded: True if it is assumed to be unchanged since the load.
     """
 
     entries: int
@@ -180,7 +180,7 @@ def _partitions(client: Client, cache: str) -> int | None:
 
 
 def _gives_keys(manifest: Manifest) -> bool:
-    """Whether SQL can check that the keys are the ones that the load generated."""
+    """True if SQL can check that the keys are the ones that the load generated."""
     facts = manifest.options
     return (
         manifest.layout == "rows"
@@ -216,7 +216,7 @@ def contents_of(found: Opened, entries: int, *, counts_matter: bool) -> Contents
     Args:
         found: The cluster's answers.
         entries: Number of entries of its cache.
-        counts_matter: Whether to refuse unconfirmed counts. Set it if a change is not reported as
+        counts_matter: True to refuse unconfirmed counts. Set it if a change is not reported as
             an error, because wrong counts would then go unnoticed.
     """
     manifest = found.manifest
@@ -243,7 +243,7 @@ def disprove(manifest: Manifest | None) -> None:
 
 
 def has_moved(client: Client, manifest: Manifest) -> bool:
-    """Whether a node has joined or left since the load, so that rows may be lost.
+    """True if a node has joined or left since the load, so that rows may be lost.
 
     The list of nodes shows a lost node at once, the partition map only some time later.
     """
@@ -286,7 +286,7 @@ class Changes:
 
     @property
     def has_counts(self) -> bool:
-        """Whether the expected number of entries of partitions is known."""
+        """True if the expected number of entries of partitions is known."""
         return bool((self._counts != _UNKNOWN).any())
 
     def known_rows(self, partitions: NDArray[np.int64]) -> NDArray[np.int64] | None:

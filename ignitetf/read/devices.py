@@ -216,7 +216,7 @@ def check_dense(cache: str, key: Node | None, values: Mapping[str, Node], plain:
         cache: Name in the error.
         key: Structure of the key; None if it is left out.
         values: Structure of each field.
-        plain: Whether values are not objects, so that there are no fields to choose from.
+        plain: True if values are not objects, so that there are no fields to choose from.
 
     Raises:
         ConfigError: A field, or the key, is text or has lists of different lengths.

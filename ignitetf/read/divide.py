@@ -68,7 +68,7 @@ def survey(client: Client, name: str, by: str | None, options: ReadOptions) -> I
         client: The connection.
         name: Name of the data set.
         by: Field to read; None for the keys alone.
-        options: How to read: readers, time limits, and what to do if the data changed.
+        options: Options of reading: readers, time limits, and what to do if the data changed.
 
     Raises:
         DataChanged: Rows were added or removed since it was opened.
@@ -170,7 +170,7 @@ def make_splits(
         seed: Seed of the hash that assigns rows to splits.
         by: Field whose values to balance. Each split gets its fraction of the rows of each value,
             rounded down or up.
-        force: Replace divisions that contain any of these names; all their splits are removed.
+        force: Replace divisions that contain any of the names; all their splits are removed.
 
     Returns:
         See `list_splits`.
@@ -222,7 +222,7 @@ def remove_split(client: Client, name: str, split: str) -> list[dict[str, Any]]:
         The remaining splits, as `list_splits` returns them.
 
     Raises:
-        ConfigError: There is no split with this name.
+        ConfigError: The split does not exist.
         DataSetBusy: The data set is being loaded.
     """
 

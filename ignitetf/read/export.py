@@ -290,7 +290,7 @@ def columns_of(batch: Batch, key: Node, values: dict[str, Node], plain: bool) ->
         batch: The records.
         key: The structure of the key.
         values: The structure of each field.
-        plain: Whether values are not objects; `val` is then itself a column.
+        plain: True if values are not objects; `val` is then itself a column.
     """
     assert batch.key is not None
     found = {name: to_numpy(batch.columns[name], node) for name, node in values.items()}

@@ -99,7 +99,7 @@ class Sampler:
         client: The connection.
         name: Name of the data set, for messages.
         cache: Name of the cache.
-        options: What to read.
+        options: The options of reading.
         registry: Receives the binary types that the records have.
         selection: The SQL table and condition, if there are any.
         retry_s: Time limit in seconds for replacing a lost connection.
@@ -280,13 +280,13 @@ class _TableFields:
     Attributes:
         values: Types of the value columns by name; None for a column of an unknown type.
         keys: Types of the key columns by name; None for a column of an unknown type.
-        is_exact: Whether CREATE TABLE made the table; then columns and fields have the same names.
+        is_exact: True if CREATE TABLE made the table; then columns and fields have the same names.
             If a program made the table from its classes, column names are capitalized or different,
             and some fields may have no column.
-        has_class: Whether the objects may belong to a program's class (VALUE_TYPE), with fields
+        has_class: True if the objects may belong to a program's class (VALUE_TYPE), with fields
             that are not columns. Such fields are read only if they are named.
-        key_is_plain: Whether the key is not an object but the value of its only column.
-        value_is_plain: Whether the value is not an object but the value of its only column.
+        key_is_plain: True if the key is not an object but the value of its only column.
+        value_is_plain: True if the value is not an object but the value of its only column.
     """
 
     values: Mapping[str, TypeCode | None]
@@ -397,8 +397,8 @@ class _Declaration:
     Attributes:
         key: The declared key; None reads it as it is stored.
         fields: The declared fields by name.
-        plain: Whether values are not objects; there is then one field.
-        every: Whether the values have no declaration, so that all fields are read as stored.
+        plain: True if values are not objects; there is then one field.
+        every: True if the values have no declaration, so that all fields are read as stored.
     """
 
     def __init__(self, key: Form | None, fields: Mapping[str, Form] | None, plain: bool) -> None:
@@ -615,7 +615,7 @@ def _reform(stored: Field, dtype: np.dtype[Any], shape: Shape) -> Field:
 
 
 def _scalar_fits(code: TypeCode, dtype: np.dtype[Any]) -> bool:
-    """Whether scalars of a type can be read as a dtype without changing their bits."""
+    """True if scalars of a type can be read as a dtype without changing their bits."""
     row = DATA_TYPES[code]
     if dtype.kind == "M":
         return np.datetime_data(dtype) in [(unit, 1) for unit in row.units]

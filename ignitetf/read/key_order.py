@@ -152,7 +152,7 @@ class Slices:
         end: Number of places of the epoch.
         step: Places of a global step; the last one may have fewer.
         shard: The worker.
-        even: How all slices of a step get the same length.
+        even: The way to give all slices of a step the same length.
     """
 
     first: int
@@ -301,7 +301,7 @@ class StepOrder(ABC):
     """An order whose epoch has places from 0 on, read in global steps.
 
     Attributes:
-        even: How all workers get the same number of rows, see `Slices`.
+        even: The way to give all workers the same number of rows, see `Slices`.
         global_batch: Rows of a global step, over all workers; None for the workers' batch size
             times their number.
     """
@@ -345,7 +345,7 @@ class StepOrder(ABC):
         """Return the places that one of a worker's processes still has to read.
 
         Args:
-            position: Where the worker's rows begin.
+            position: Number of the worker's first row.
             shard: The worker.
             batch_size: Rows of a batch; None for the worker's slice of each step.
             drop_last: Leave out a last batch that has fewer rows.
@@ -358,7 +358,7 @@ class StepOrder(ABC):
         return Turns(slices, batch_size, process, drop_last, done)
 
     def is_uneven(self, shard: Shard) -> bool:
-        """Whether the slices of a whole step differ in length."""
+        """True if the slices of a whole step differ in length."""
         step = self.global_batch
         return step is not None and self.even is None and step % shard.count > 0
 

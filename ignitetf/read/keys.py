@@ -57,10 +57,10 @@ class Keys(Protocol):
         """Return the keys with these numbers as encoded objects, one after the other."""
 
     def lengths(self, numbers: Numbers) -> NDArray[np.int64]:
-        """Return the encoded length of each of these keys, in bytes."""
+        """Return the encoded length of each of the keys, in bytes."""
 
     def partitions(self, numbers: Numbers, count: int) -> NDArray[np.int32] | None:
-        """Return the partitions of these keys in a cache of `count`; None if they are unknown."""
+        """Return the partitions of the keys in a cache of `count`; None if they are unknown."""
 
 
 def keys_of(schema: Schema, column: Column, partition_count: int) -> Keys:
@@ -216,7 +216,7 @@ class RecordContext:
         cache: Name of the data set.
         partition: The partition; None if it is not known.
         batch: The records; needed if the error itself does not name the key.
-        first: Number of the first of these records.
+        first: Number of the first record.
     """
 
     def __init__(

@@ -46,10 +46,10 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True)
 class _Stored:
-    """How a field is stored, and the form of its values in memory.
+    """The stored type of a field, and the form of its values in memory.
 
     Attributes:
-        kind: How its values land.
+        kind: The layout of its values.
         size: Bytes of a value; 0 for runs.
         dtype: Dtype of the values, or of the items of runs.
         shape: Shape of a value.
@@ -193,7 +193,7 @@ class Left:
 
 
 class RowLayout:
-    """How the rows of a schema land.
+    """The layout of the rows of a schema.
 
     Args:
         schema: The rows.
@@ -204,7 +204,7 @@ class RowLayout:
     Attributes:
         native: The core's `Layout`.
         rows: Rows of a group.
-        lands: Whether the core lands rows; otherwise all rows are left to the general decoder.
+        lands: True if the core lands rows; otherwise all rows are left to the general decoder.
     """
 
     def __init__(self, schema: Schema, registry: TypeRegistry, rows: int, row_bytes: float) -> None:

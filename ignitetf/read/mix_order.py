@@ -177,7 +177,7 @@ def rows_of(
         has: Number of rows of each component.
         weights: Share of each component, or None.
         epoch_size: Rows of an epoch by weights, or None.
-        repeat: How often an epoch repeats the rows of a component, or None.
+        repeat: Number of times that an epoch repeats the rows of a component, or None.
         choose: Number of rows of a component in an epoch, or None.
 
     Raises:
@@ -289,7 +289,7 @@ class Share:
         Args:
             epoch: Number of the epoch.
             places: Places from 0 to `rows` - 1.
-            shuffled: Whether the places are already in random order.
+            shuffled: True if the places are already in random order.
         """
         passes, rest = divmod(self.rows, self.count)
         number, found = places // self.count, places % self.count

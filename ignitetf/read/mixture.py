@@ -55,7 +55,7 @@ def check_fields(components: Mapping[str, EpochRows], with_keys: bool) -> None:
 
     Args:
         components: Rows by name.
-        with_keys: Whether to require keys of the same type, too.
+        with_keys: True to require keys of the same type, too.
     """
     (first, rows), *others = components.items()
     for name, other in others:
@@ -304,9 +304,9 @@ def mix_rows(
         weights: Share of each component in an epoch, in any unit; zero leaves it out.
         epoch_size: Rows of an epoch, with `weights`; None for the sum of the rows of all components
             with a weight above zero.
-        repeat: How often an epoch has the rows of a component, such as 2 or 0.5.
-        choose: How many rows of a component an epoch has.
-        keys: Whether batches contain the keys, which must then be of one type.
+        repeat: Number of times that an epoch has the rows of a component, such as 2 or 0.5.
+        choose: Number of rows of a component in an epoch.
+        keys: True if batches contain the keys, which must then be of one type.
         shuffle: Seed; None interleaves.
         epoch: Number of the epoch.
         shard: (index, count) of this worker; None takes it from `TF_CONFIG` if that is set.
@@ -350,10 +350,10 @@ class MixedRows(OrderedRows):
     return new objects over the same connections.
 
     Attributes:
-        components: The rows of each component; source i of a batch is the i-th of these names.
+        components: The rows of each component; source i of a batch is the i-th of the names.
         order: The order of all rows.
         shard: The worker that reads these rows.
-        position: Epoch and place of the first of these rows.
+        position: Epoch and place of the first row.
     """
 
     order: MixOrder
@@ -428,7 +428,7 @@ class MixedRows(OrderedRows):
         return counted(batches, of, None, len(self))
 
     def columns_of(self, batch: Batch) -> dict[str, Any]:
-        """Return a batch of these rows as NumPy columns.
+        """Return a batch of the rows as NumPy columns.
 
         Returns:
             `{"key": column, "val": {FIELD: column}, "source": int64 [n]}`, in the form of

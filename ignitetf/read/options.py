@@ -142,7 +142,7 @@ PAGE_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read from a cache, and how.
+    """The rows and fields to read from a cache, and the order.
 
     Attributes:
         fields: Names of value fields, None for all.
@@ -180,7 +180,7 @@ class ReadOptions:
 
     @property
     def selects(self) -> bool:
-        """Whether only some entries are read."""
+        """True if only some entries are read."""
         return self.where is not None or self.table is not None
 
     def check(self) -> None:

@@ -109,7 +109,7 @@ class CacheReader:
         return contents_of(found, entries, counts_matter=self.options.on_change != "error")
 
     def _has_split_counts(self, split: Split) -> bool:
-        """Whether the counts of the splits belong to the rows that the cache has now."""
+        """True if the counts of the splits belong to the rows that the cache has now."""
         rows = sum(map(sum, split.division.rows))
         return self.contents.is_as_loaded and rows == self.contents.rows
 
@@ -176,7 +176,7 @@ class CacheReader:
 
     @property
     def is_blocks(self) -> bool:
-        """Whether entries are blocks of records."""
+        """True if entries are blocks of records."""
         return self.manifest is not None and self.manifest.layout == "blocks"
 
     def _find_selection(self) -> Selection | None:
@@ -224,19 +224,19 @@ class CacheReader:
 
     @property
     def counts_are_exact(self) -> bool:
-        """Whether every entry of a partition becomes a row."""
+        """True if every entry of a partition becomes a row."""
         return not self.options.selects and self.options.nulls != "drop"
 
     @property
     def has_counts(self) -> bool:
-        """Whether the number of entries in each partition is known without reading."""
+        """True if the number of entries in each partition is known without reading."""
         if self.split is not None:
             return bool(self.split.counts)
         return bool(self.contents.counts)
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether other programs have written to this data set since its load."""
+        """True if other programs have written to this data set since its load."""
         return self.manifest is not None and not self.contents.is_as_loaded
 
     def estimated_counts(self, partitions: Sequence[int]) -> list[int]:

@@ -140,7 +140,7 @@ class Reading(abc.ABC):
         return MOST_OPEN
 
     def _is_small(self, units: NDArray[Any]) -> bool:
-        """Whether the rows fit into few groups."""
+        """True if the rows fit into few groups."""
         rows = int(units["rows"].sum()) if (units["rows"] >= 0).all() else None
         return rows is not None and rows <= _FEW_GROUPS * self._rows
 
@@ -222,7 +222,7 @@ class Reading(abc.ABC):
     # Callbacks of the flow
 
     def learn(self, type_id: int, schema_id: int, flags: int) -> None:
-        """Add the stored form of these rows to the core's layout."""
+        """Add the stored form of the rows to the core's layout."""
         if self._fetching is not None:
             self._fetching.wait()
         self._decoder.with_types(self._layout.learn, type_id, schema_id, flags)
@@ -247,7 +247,7 @@ class Reading(abc.ABC):
         """Return the error for a unit whose rows changed between two connections."""
 
     def _row_of(self, unit: int, places: NDArray[np.int64]) -> int:
-        """Return the number of the first of these rows within its unit, for messages."""
+        """Return the number of the first row within its unit, for messages."""
         return 0
 
 

@@ -396,7 +396,7 @@ class EpochRows(OrderedRows):
         """The name of the data set."""
         return self.reader.name
 
-    # How many, and of what structure
+    # The number of the records, and their structure
 
     @functools.cached_property
     def length(self) -> int | None:
@@ -424,7 +424,7 @@ class EpochRows(OrderedRows):
 
     @property
     def plain(self) -> bool:
-        """Whether values are plain numbers, texts or arrays rather than objects with fields."""
+        """True if values are plain numbers, texts or arrays rather than objects with fields."""
         return self.reader.schema.type_name is None
 
     @property
@@ -510,7 +510,7 @@ class EpochRows(OrderedRows):
         """Return the rows of another worker, `(index, count)`, from the same position on."""
         worker, order = Shard.of(shard), self.order
         if isinstance(order, ScanOrder):
-            # Whether the rows of each partition must be counted depends on the number of workers.
+            # True if the rows of each partition must be counted depends on the number of workers.
             counted = order_of(
                 self.reader,
                 list(order.partitions),
@@ -587,7 +587,7 @@ class EpochRows(OrderedRows):
             framework: `jax` or `torch`; None uses the framework of the device object.
             batch_size: See `batches`.
             drop_remainder: Leave out an incomplete last batch.
-            keys: Whether batches have the entry `key`.
+            keys: True if batches have the entry `key`.
             ahead: Most batches that are copied to the device before the consumer requests them.
 
         Raises:

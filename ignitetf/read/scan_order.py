@@ -176,11 +176,11 @@ class ScanOrder:
         counts: Rows in each partition.
         row_bytes: Bytes of a row, to compute the size of windows.
         seed: Seed of the shuffle; None does not shuffle.
-        even: How shards get the same number of rows: repeat their own rows (`pad`), leave out their
+        even: The way to give shards the same number of rows: repeat their own (`pad`), leave out their
             last ones (`drop`), or None: the numbers differ.
         window_bytes: Upper limit for a window of more than one partition; the first windows of an
             epoch are smaller.
-        known: Whether `counts` are exact. Otherwise they are estimates above zero, and the place of
+        known: True if `counts` are exact. Otherwise they are estimates above zero, and the place of
             a row is known only after reading.
     """
 

@@ -117,7 +117,7 @@ class _PartitionReading(Reading):
 
     @property
     def _scans_at_once(self) -> int:
-        """The number of scans of these partitions that fit into a node's heap."""
+        """The number of scans of the partitions that fit into a node's heap."""
         stored = self._stored_bytes
         return max(1, scans_at_once(scan_bytes(stored, self._reader.unit_bytes / stored)))
 
@@ -349,7 +349,7 @@ class ScanReading(_PartitionReading):
         return unpack_blocks(self._schema, blocks, names)
 
     def _by_partition(self, place: int, rows: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Yield each partition that has some of these rows, and the numbers of the rows."""
+        """Yield each partition that has some of the rows, and the numbers of the rows."""
         known = self._units["base"] >= 0
         bases = self._units["base"][known]
         numbers = np.arange(place, place + rows)

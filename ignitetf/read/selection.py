@@ -121,7 +121,7 @@ class Condition:
     Attributes:
         text: SQL, without comments.
         params: The values for its `?`, as objects.
-        by_row: Whether it depends only on the current row.
+        by_row: True if it depends only on the current row.
         names: The names in it, without qualifiers: columns, tables, functions.
     """
 
@@ -219,7 +219,7 @@ def _check_steady(kept: Sequence[Token]) -> None:
 
 
 def _is_by_row(kept: Sequence[Token], table: Table) -> bool:
-    """Whether every token is allowed in a condition that depends on a single row."""
+    """True if every token is allowed in a condition that depends on a single row."""
     at = 0
     while at < len(kept):
         token, before = kept[at], kept[at - 1].text.upper() if at else ""
@@ -421,7 +421,7 @@ class Split:
         name: The name that was passed, such as `train` or `-fold0`.
         division: The parts.
         number: The number of the part.
-        all_but: Whether to read all rows except those of this part.
+        all_but: True to read all rows except those of this part.
         by: The field that the division is balanced by.
         counts: Rows in each partition; empty if they were not counted since the data changed.
     """
@@ -483,7 +483,7 @@ def find_split(cache: str, manifest: Manifest | None, name: Any) -> Split:
         name: Such as `train`; `-train` for all rows that are not in `train`.
 
     Raises:
-        ConfigError: There is no split with this name.
+        ConfigError: The split does not exist.
     """
     if not isinstance(name, str):
         raise ConfigError(f"split={name!r}", hint="the name of a split, as 'train' or '-fold0'")

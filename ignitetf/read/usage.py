@@ -63,7 +63,7 @@ class Amount:
 
     Attributes:
         node: Its address; None for all nodes of a place.
-        place: How near the node is: `host`, `data_center` or `elsewhere`.
+        place: The distance of the node: `host`, `data_center` or `elsewhere`.
         rows: Number of received rows, including rows that do not belong to the shard. In the block
             layout, the number of blocks times their average rows.
         nbytes: Bytes of the answers.
@@ -84,8 +84,9 @@ class Epoch:
         order: `scan`, `keys`, `global` or `mix`.
         epoch: Number of the epoch.
         shard: (index, count) of the worker.
-        start: Where in the epoch it began, as the chain of a state; empty for the beginning.
-        selection: How rows are selected, such as `split=train`; empty for all rows.
+        start: The position in the epoch at which it began, as the chain of a state; empty for the
+            beginning.
+        selection: The selection of rows, such as `split=train`; empty for all rows.
     """
 
     cache: str
@@ -105,7 +106,7 @@ class Iteration:
         of: The rows that are read.
         rows: Number of rows returned to the consumer so far.
         checksum: `keys_sum` of their keys; None outside a job, and for rows without keys.
-        ended: Whether all rows of the shard were returned.
+        ended: True if all rows of the shard were returned.
         wait_s: Seconds in which the consumer waited for these rows.
         seconds: Seconds from the first request to the latest batch.
     """
@@ -134,12 +135,12 @@ class Skipped:
 
 @dataclass(frozen=True)
 class DataSetUsage:
-    """What was read of one data set.
+    """The amount read of one data set.
 
     Attributes:
         name: Name of the data set or cache.
         wait_s: Seconds in which consumers waited for its rows.
-        retries: How often a read continued after a failure.
+        retries: Number of times that a read continued after a failure.
         nodes: Rows and bytes received from each node.
         skipped: Rows that were left out, for each class of errors.
     """
@@ -160,7 +161,7 @@ class Snapshot:
         nbytes: Bytes of the answers.
         wait_s: Seconds in which consumers waited for rows. A thread that reads ahead, for `tf.data`
             or `to_device`, counts as a consumer.
-        retries: How often reads continued after a failure.
+        retries: Number of times that reads continued after a failure.
         data_sets: The same figures for each data set, in the order in which they were first read.
         iterations: The latest iterations, in the order in which they began.
     """

@@ -74,7 +74,7 @@ class Filling:
         """Yield the rows in the window's order: all at once without a copy, or in pages with runs.
 
         Args:
-            last: Whether this is the last window.
+            last: True if this is the last window.
 
         Returns:
             Up to 63 remaining rows for the head of the next window. They are a copy, because a view

@@ -59,7 +59,7 @@ class BackupAndRestore(BackgroundCheckpoint):
     several workers a step trains a part of a batch, and `save_freq` counts these steps.
 
     Args:
-        directory: Where to write, for this training only. Local, `igfs://`, or wherever TensorFlow
+        directory: Folder to write to, for this training only. Local, `igfs://`, or wherever TensorFlow
             writes.
         dataset: The data, with a known number of rows. Shuffle with its `shuffle` argument.
         batch_size: Rows in a batch.

@@ -32,9 +32,9 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
         BackgroundCheckpoint("igfs:///run1").restore(model)
 
     Args:
-        directory: Where to write; a `tf.train.CheckpointManager` directory.
+        directory: Folder to write to; a `tf.train.CheckpointManager` directory.
         every_steps: Steps between checkpoints; None saves at the end of each epoch.
-        keep: How many of the newest checkpoints to keep.
+        keep: Number of the newest checkpoints to keep.
         restore: Restore the latest checkpoint when training begins.
         barrier_s: Limit in seconds for the last write when training ends.
 
@@ -130,7 +130,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def is_busy(self) -> bool:
-        """Whether a checkpoint is waiting to be written."""
+        """True if a checkpoint is waiting to be written."""
         return self._work.full()
 
     def barrier(self) -> None:

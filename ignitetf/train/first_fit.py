@@ -24,7 +24,7 @@ Long = Literal["split", "truncate", "error"]
 
 @dataclass(frozen=True)
 class Packing:
-    """How documents become rows of equal length.
+    """The rule that makes rows of equal length of documents.
 
     Attributes:
         field: The field with the tokens of a document.
@@ -32,7 +32,7 @@ class Packing:
         eos: Token after each document; None for none.
         pad: Token where a row has no document.
         window: Documents that are packed together.
-        long: What happens to a document that does not fit into a row.
+        long: Treatment of a document that does not fit into a row.
     """
 
     field: str
@@ -80,7 +80,7 @@ class PackedWindow:
         documents: The number of the document of each piece.
         starts: The first token of the piece in its document.
         sizes: Tokens of the piece; `eos` counts as the last token of its document.
-        bounds: Where the pieces of each row begin, and the end of the last row.
+        bounds: Start of the pieces of each row, and the end of the last row.
     """
 
     documents: Numbers

@@ -161,7 +161,7 @@ class MappedRows:
                 0, so the counts of all workers add up to those of the epoch.
 
         Raises:
-            ConfigError: It is not a state of these rows, or the states are of several places.
+            ConfigError: It is not a state of the rows, or the states are of several places.
             DataChanged: The data were loaded again since.
         """
         states = list(state) if isinstance(state, (list, tuple)) else [state]

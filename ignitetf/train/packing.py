@@ -78,7 +78,7 @@ def pack_sequences(
         eos: Token after each document; None for none.
         pad: Token where a packed row has no document.
         window: Documents that are packed together.
-        long: What happens to a document that, with `eos`, has more than `length` tokens: `split`
+        long: Treatment of a document that, with `eos`, has more than `length` tokens: `split`
             cuts it into pieces, `truncate` keeps its first `length` tokens, `error` refuses it.
         lengths: The number of tokens of each document: the name of a field of whole numbers, or an
             array in the order of the row numbers, such as `PackedRows.lengths` of another run. None
@@ -405,7 +405,7 @@ class _Columns:
             flat["tokens"][(at + own)[ends_document]] = self._packing.eos
         count = np.arange(self._packing.length, dtype=np.int32)
         _copy(flat["positions"], at, count, np.zeros_like(at), sizes)
-        # What follows a piece: nothing, or the places of a row that have no document.
+        # A piece is followed by nothing, or by the places of a row that have no document.
         after = np.diff(at, append=len(flat["tokens"])) - sizes
         ids = np.full((len(at), 2), -1, np.int32)
         ids[:, 0] = documents

@@ -119,7 +119,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]
         """Return batch `index` of the epoch.
 
         Raises:
-            OutOfRange: There is no such batch (an IndexError).
+            OutOfRange: The batch does not exist (an IndexError).
             DataChanged: A row is gone, or the data were loaded again.
         """
         number = operator.index(index)

@@ -97,7 +97,7 @@ class RowNumbers:
 
     @property
     def cut_by_step(self) -> bool:
-        """Whether batches end with global steps, and so may differ in size."""
+        """True if batches end with global steps, and so may differ in size."""
         order = self._order
         uneven = isinstance(order, StepOrder) and order.is_uneven(self.rows.shard)
         return uneven or self._batch_size is None

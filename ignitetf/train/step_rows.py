@@ -21,7 +21,7 @@ class StepRows:
         batch_size: Rows of a batch.
         parts: Steps in which a batch is trained: the number of workers under such a strategy,
             otherwise 1.
-        drop_remainder: Whether an incomplete last batch is skipped.
+        drop_remainder: True if an incomplete last batch is skipped.
     """
 
     batch_size: int

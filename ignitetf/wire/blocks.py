@@ -54,7 +54,7 @@ class BlockKeys:
 
     Args:
         count: Number of partitions.
-        used: How many keys each partition has used already.
+        used: Number of keys that each partition has used already.
     """
 
     def __init__(self, count: int, used: Sequence[int] = ()) -> None:

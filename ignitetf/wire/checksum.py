@@ -192,7 +192,7 @@ def _hashes(field: Field, column: Column, known: RowHashes) -> NDArray[np.uint64
 
 
 def _nested_hashes(field: Field, column: Runs) -> NDArray[np.uint64]:
-    """Hash each inner object, then return the hashes of the runs of these hashes."""
+    """Hash each inner object, then return the hashes of the runs of the hashes."""
     element = Field(field.name, TypeCode.STRING, field.dtype, (), True)
     if field.type is not TypeCode.STRING_ARRAY and field.fields:
         element = field.fields[0]

@@ -363,8 +363,8 @@ def bytes_of(data: Bytes, starts: Positions, lengths: Positions) -> NDArray[Any]
 
     Args:
         data: The page, contiguous.
-        starts: Where each run begins.
-        lengths: How many bytes it has.
+        starts: Start of each run.
+        lengths: Number of bytes of each run.
 
     Raises:
         WireError: A run lies beyond the page.

@@ -82,7 +82,7 @@ class Extent:
         unit: Bytes per counted item.
         objects: Objects per counted item, instead of bytes.
         count_at: Position of the count (int32); 0 if nothing is counted.
-        class_id: Whether the id or name of a class is stored between type code and count.
+        class_id: True if the id or name of a class is stored between type code and count.
     """
 
     head: int
@@ -289,7 +289,7 @@ def family_of(code: TypeCode) -> Family:
 
 
 def types_of(*families: Family) -> frozenset[TypeCode]:
-    """Return the types of these families."""
+    """Return the types of the families."""
     return frozenset(row.code for row in _ROWS if row.family in families)
 
 

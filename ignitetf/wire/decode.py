@@ -144,7 +144,7 @@ def decode_column(data: Bytes, at: Positions, field: Field, registry: TypeRegist
 
     Args:
         data: The page.
-        at: Where the field's object begins in each of n records; -1 if it is missing.
+        at: Start of the field's object in each of n records; -1 if it is missing.
         field: Expected type; its dtype and shape determine the form of the values.
         registry: Binary types, for nested objects.
 

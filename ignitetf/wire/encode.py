@@ -74,7 +74,7 @@ class Gap:
     """A large value of each entry that is not copied into the page.
 
     Attributes:
-        at: Where each value belongs in the page's own bytes, int64 [n].
+        at: Place of each value in the page's own bytes, int64 [n].
         runs: The values as runs; their heads are in the page.
         row_hashes: The runs' hashes for the checksum if all have the same length; uint64 [n].
     """
@@ -90,7 +90,7 @@ class EncodedPage:
 
     Attributes:
         data: Their bytes, except those of the gaps, uint8.
-        ends: Where each entry ends, counting the gaps, int64 [n].
+        ends: End of each entry, counting the gaps, int64 [n].
         gaps: Large values, ordered as within an entry; views of the column.
     """
 
@@ -151,7 +151,7 @@ def encode_entries(schema: Schema, batch: Batch, pool: BufferPool | None = None)
     """Encode the records of a batch.
 
     Args:
-        schema: How the records are stored; the batch must have a column for each field.
+        schema: The schema of the stored records; the batch must have a column for each field.
         batch: The records; `key` must be set.
         pool: Provides the page's memory; None allocates it.
 
@@ -290,7 +290,7 @@ class ObjectPart:
             apart: The runs to leave out, by the position of their field.
 
         Returns:
-            For each of these fields its position in a row, its runs, and their hashes for the
+            For each of the fields its position in a row, its runs, and their hashes for the
             checksum.
         """
         gaps: list[tuple[int, RunsPart, NDArray[np.uint64]]] = []

@@ -69,10 +69,10 @@ class AnswerHead(NamedTuple):
 
     Attributes:
         request_id: Id of the request that it answers.
-        failed: Whether the body is an error, for `answers.read_error`.
+        failed: True if the body is an error, for `answers.read_error`.
         topology: Version (major, minor) of the topology, which a node reports when it has changed;
             otherwise None.
-        begin: Where the body begins, counted from the end of the length.
+        begin: Start of the body, counted from the end of the length.
     """
 
     request_id: int
@@ -87,7 +87,7 @@ class Page:
 
     Attributes:
         count: Number of entries (rows).
-        more: Whether the cursor has another page; an exhausted cursor closes itself.
+        more: True if the cursor has another page; an exhausted cursor closes itself.
         data: The entries' bytes, a view of the answer, uint8 `[nbytes]`.
     """
 

@@ -65,7 +65,7 @@ class Evidence:
 
     Attributes:
         codes: Type codes of the readable values.
-        null: Whether any value was null or missing.
+        null: True if any value was null or missing.
         lengths: Lengths of arrays; more than one means that they differ.
         types: Ids of binary types, including enums.
         inside: Evidence of fields, of the `item` of a list, of `keys` and `values` of a map.

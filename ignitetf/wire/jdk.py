@@ -72,7 +72,7 @@ class Stream:
     Args:
         body: The bytes after the type code and the length.
         readers: Functions that read the fields of an object, by class id.
-        marked: Whether dates and timestamps have the marks of `zones`.
+        marked: True if dates and timestamps have the marks of `zones`.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ def _string(text: str) -> bytes:
 
 
 def collection(elements: list[bytes]) -> bytes:
-    """Encode a collection of these objects."""
+    """Encode a collection of the objects."""
     return struct.pack("<BiB", TypeCode.COLLECTION, len(elements), _ARRAY_LIST) + b"".join(elements)
 
 
@@ -252,7 +252,7 @@ def plain_object(body: bytes, marked: bool = True) -> bytes:
 
     Args:
         body: The bytes after the type code and the length.
-        marked: Whether to add the marks of `zones` to dates and timestamps that are not moments.
+        marked: True to add the marks of `zones` to dates and timestamps that are not moments.
             Decoders of this project understand them; other readers need plain moments.
 
     Raises:

@@ -224,7 +224,7 @@ _RUN: Final = {
     if not extent.objects
 }
 _HOLDER: Final = {code: extent for code, extent in _COUNTED.items() if extent.objects}
-# Where the class id ends, unless a name follows; the count is stored after both.
+# End of the class id, unless a name follows; the count is stored after both.
 _CLASS_ID_END: Final = 5
 # Types that a handle can refer to.
 _REFERABLE: Final = types_of(Family.OBJECT, Family.LIST, Family.MAP)
@@ -441,7 +441,7 @@ def follow(data: Bytes, at: Positions) -> tuple[Positions, NDArray[np.bool_]]:
     """Resolve handles (code 102), which refer to earlier objects in the same record.
 
     Returns:
-        The positions of these objects, and which of them contain the handle itself: a cycle.
+        The positions of the objects, and which of them contain the handle itself: a cycle.
     """
     back = gather(data, at + 1, "<i4").astype(np.int64)
     target = at - back

@@ -40,9 +40,9 @@ def plain_objects(data: Bytes, at: Positions, registry: TypeRegistry, depth: int
 
     Args:
         data: The page.
-        at: Where the values begin.
+        at: Start of the values.
         registry: Binary types.
-        depth: How deep the values are nested in other objects.
+        depth: Depth at which the values are nested in other objects.
 
     Raises:
         SchemaError: A value cannot be read.

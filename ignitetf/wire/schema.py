@@ -47,7 +47,7 @@ class Field:
             as their stored bytes.
         dtype: NumPy dtype of one element; `BYTES` for strings and blobs (one `bytes` a record).
         shape: Shape of one record's value: `()` for a scalar, None in dimensions that differ.
-        nullable: Whether values may be null.
+        nullable: True if values may be null.
         fields: The fields of a nested binary object (type OBJECT); otherwise empty.
         labels: Names of an enum's constants by ordinal, if the cluster reported them.
     """
@@ -67,18 +67,18 @@ class Field:
 
     @property
     def has_times(self) -> bool:
-        """Whether values are or contain dates, times of day or timestamps."""
+        """True if values are or contain dates, times of day or timestamps."""
         code = LIST_ELEMENT.get(self.type, self.type)
         return bool(DATA_TYPES[code].units) or any(f.has_times for f in self.fields)
 
     @property
     def is_blob(self) -> bool:
-        """Whether a value is one run of bytes that are not text."""
+        """True if a value is one run of bytes that are not text."""
         return self.dtype == BYTES and self.type in (TypeCode.BYTE_ARRAY, TypeCode.WRAPPED)
 
     @property
     def ragged(self) -> bool:
-        """Whether records differ in length."""
+        """True if records differ in length."""
         return None in self.shape
 
     @property

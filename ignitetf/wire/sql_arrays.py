@@ -71,7 +71,7 @@ class Kind:
 
     Attributes:
         code: The type of its objects.
-        is_day: Whether they are days, which Java sends as objects of java.sql.Date.
+        is_day: True if they are days, which Java sends as objects of java.sql.Date.
     """
 
     code: TypeCode
@@ -235,7 +235,7 @@ def _chars(column: Column) -> list[Any]:
 
 
 class _Form(NamedTuple):
-    """How the values of one kind are converted.
+    """The conversion of the values of one kind.
 
     Attributes:
         python: Returns a list of Python values.

@@ -109,7 +109,7 @@ class TypeRegistry:
         self._types[type_id] = None
 
     def knows(self, type_id: int) -> bool:
-        """Whether a type of this id was added."""
+        """True if a type of this id was added."""
         return type_id in self._types
 
     def find(self, type_id: int, schema_id: int = 0) -> BinaryType | None:
@@ -151,7 +151,7 @@ class TypeRegistry:
         return found
 
     def field_ids(self, type_id: int, names: Iterable[str]) -> list[int]:
-        """Return the registered ids of these fields, or the ids derived from their names."""
+        """Return the registered ids of the fields, or the ids derived from their names."""
         if (found := self.find(type_id)) is None:
             return [_number_in(name) for name in names]
         return [found.ids[n] if n in found.ids else java_hash_lower(n) for n in names]

@@ -76,7 +76,7 @@ class _Rules:
 
     @property
     def is_utc(self) -> bool:
-        """Whether the zone is UTC at all times."""
+        """True if the zone is UTC at all times."""
         return not self._near.offsets.any()
 
     def __eq__(self, other: object) -> bool:
@@ -315,7 +315,7 @@ class Zone:
         """Return the range of times that are stored unchanged, as the same number.
 
         Args:
-            of_day: Whether these are times of day, and not days or timestamps.
+            of_day: True if these are times of day, and not days or timestamps.
 
         Returns:
             The smallest and the largest; None if there is no such range.
@@ -331,7 +331,7 @@ class Zone:
         return int(getattr(self, convert)(np.array([local], np.int64))[0])
 
     def _is_plain(self, values: Millis) -> bool:
-        """Whether these values are the same as moments and on the calendar."""
+        """True if these values are the same as moments and on the calendar."""
         if not len(values):
             return True
         return self._is_utc and int(values.min()) >= _GREGORIAN and int(values.max()) < _MARKED
@@ -373,7 +373,7 @@ class Zone:
 
 
 def _are_times(values: Millis, first: int) -> bool:
-    """Whether all values are times of the Gregorian calendar, without a mark."""
+    """True if all values are times of the Gregorian calendar, without a mark."""
     return int(values.min()) >= first and int(values.max()) < _LIMIT
 
 

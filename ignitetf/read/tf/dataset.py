@@ -178,7 +178,7 @@ class IgniteDataset(OwnDataset):
 
     @classmethod
     def from_rows(cls, rows: EpochRows, as_supervised: bool = False) -> IgniteDataset:
-        """Build a dataset of these rows, over the same connections."""
+        """Build a dataset of the rows, over the same connections."""
         return cls._of(rows, Form(rows, flag("as_supervised", as_supervised)))
 
     @classmethod
@@ -188,7 +188,7 @@ class IgniteDataset(OwnDataset):
         return dataset
 
     def _begin(self, rows: EpochRows, form: Form) -> None:
-        """Build the pipeline of these rows and of all epochs that follow."""
+        """Build the pipeline of the rows and of all epochs that follow."""
         self._rows, self._form, self._epochs = rows, form, Epochs(rows)
         iterations = self._iterations()
         self._elements = self._build_elements(iterations)
@@ -202,7 +202,7 @@ class IgniteDataset(OwnDataset):
 
     @property
     def form(self) -> Form:
-        """How columns become the tensors of an element."""
+        """The conversion of columns to the tensors of an element."""
         return self._form
 
     @property
@@ -373,7 +373,7 @@ class IgniteDataset(OwnDataset):
 
         Args:
             iterations: Begins an iteration.
-            sharing: How strings share memory with their page.
+            sharing: The way strings share memory with their page.
             rows: Rows of every page, if the number is certain.
         """
         dataset = self._leaves(iterations, rows)
@@ -402,7 +402,7 @@ class IgniteDataset(OwnDataset):
         """Return a function that begins the next epoch and yields its pages: row count and leaves.
 
         Args:
-            cut: How batches are cut from the rows; None for single elements.
+            cut: The sizes of batches; None for single elements.
         """
         form, client = self._form, self._rows.reader.client
         # An epoch reuses the memory of the previous one; parallel iterators have separate pools.
@@ -437,7 +437,7 @@ class IgniteDataset(OwnDataset):
 
 @dataclass(frozen=True)
 class _Cut:
-    """How batches are cut: here if `exact`, otherwise by TensorFlow out of whole pages."""
+    """The place where batches are cut: here if `exact`, else by TensorFlow out of whole pages."""
 
     batch_size: int
     slice_rows: int

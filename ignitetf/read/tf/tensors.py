@@ -70,7 +70,7 @@ _lock: Final = threading.Lock()
 
 
 class Sharing(enum.IntEnum):
-    """How long texts share memory, if TensorFlow's strings can: the modes of strings.c.
+    """Time that texts share memory, if TensorFlow's strings can: the modes of strings.c.
 
     With PAGE, a page stays in memory as long as any of its texts. So PAGE is for texts that are
     kept together.
@@ -112,7 +112,7 @@ def _substr_op() -> Callable[..., tf.Tensor]:
 
 @functools.cache
 def strings_can_share() -> bool:
-    """Whether strings of this TensorFlow version can be views with an owner."""
+    """True if strings of this TensorFlow version can be views with an owner."""
     for folder in _HEADERS:
         header = Path(tf.sysconfig.get_include(), folder, "ctstring_internal.h")
         if header.exists() and "owner_ref" in header.read_text():
@@ -160,10 +160,10 @@ class Form:
         as_supervised: Elements are `(features, label)`.
 
     Attributes:
-        has_runs: Whether a field is ragged.
-        has_empty: Whether a field has arrays without values, in all rows.
-        has_texts: Whether a field is a text; texts are passed as the bytes of a page.
-        assembles: Whether leaves are passed flat, and `assemble` runs in TensorFlow.
+        has_runs: True if a field is ragged.
+        has_empty: True if a field has arrays without values, in all rows.
+        has_texts: True if a field is a text; texts are passed as the bytes of a page.
+        assembles: True if leaves are passed flat, and `assemble` runs in TensorFlow.
         cut_bytes: Approximate bytes of a row that are copied when TensorFlow cuts batches.
     """
 
@@ -348,13 +348,13 @@ class EagerElements:
     """Makes the elements of a dataset in eager mode; each call begins an iteration.
 
     Args:
-        form: How leaves become tensors.
+        form: The conversion of leaves to tensors.
         packed: Begins an epoch.
         spec: The structure of an element.
         batch_size: Rows of a batch; None for single elements, or if each page is one batch.
-        sharing: How strings share memory with their page.
-        whole: Whether each page already is one batch.
-        drop_remainder: Whether to leave out an incomplete last batch.
+        sharing: The way strings share memory with their page.
+        whole: True if each page already is one batch.
+        drop_remainder: True to leave out an incomplete last batch.
     """
 
     def __init__(
@@ -529,7 +529,7 @@ def _single(batch: tf.Tensor) -> Iterator[tf.Tensor]:
 
 
 def _share(found: list[tf.Tensor], batch: tf.Tensor) -> bool:
-    """Whether slices that are small compared with a page share its memory.
+    """True if slices that are small compared with a page share its memory.
 
     This depends on the build of TensorFlow.
     """
@@ -580,7 +580,7 @@ def dataset_of(
         structure: The nodes of the columns of a batch.
         begin: Begins an iteration.
         count: Number of batches of every iteration; None if it is unknown.
-        sharded: Whether these are the batches of one of several workers.
+        sharded: True if these are the batches of one of several workers.
     """
 
     def elements() -> Generator[Any, None, None]:
