@@ -1,4 +1,4 @@
-"""The whole path in a minute: load, look, train, lose a node, resume, checkpoint, TensorBoard.
+"""All steps in a minute: load, inspect, train, lose a node, resume, checkpoint, TensorBoard.
 
 node, load -> **demo** -> cli
 
@@ -44,7 +44,7 @@ _BATCHES_BEFORE_END: Final = 13
 def run_demo(
     settings: Settings, say: Callable[[str], None], node: Node | None, columns: int | None
 ) -> dict[str, Any]:
-    """Load the digits, show some, train, save and restore, with disturbances on the way.
+    """Load the digits, show some, train, save and restore; a node is killed during the training.
 
     Args:
         settings: Connection settings of the cluster.
@@ -249,7 +249,7 @@ class _NodeKiller:
         pid = self._node.pids[-1]
         os.kill(pid, signal.SIGKILL)
         self.killed += 1
-        self._say(f"killed a node (process {pid}) in epoch {_KILLED_IN}; the training goes on")
+        self._say(f"killed a node (process {pid}) in epoch {_KILLED_IN}; the training continues")
 
     def restart(self) -> None:
         """Restart the member."""

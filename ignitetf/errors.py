@@ -21,13 +21,13 @@
     +-- DataChanged                        keys were added or removed while they were read
     +-- JobNotFound (LookupError)          the training job does not exist
     +-- LoadInterrupted                    a load stopped early; it can be resumed
-    +-- DataSetBusy                        another load, or a command that removes it, is at work on it
+    +-- DataSetBusy                        another load or removal is working on it
     +-- NodeError                          the embedded node; carries the tail of its log
     +-- MissingExtra (ImportError)         an optional dependency is not installed
 
-The classes distinguish who has to act. Each has a one-line message, a one-line hint, and fields for
-programs. No message contains a password or the content of a key file. The hint is also a note of
-the exception (PEP 678), so that tracebacks show it.
+Each class needs a different action of the user. Each has a one-line message, a one-line hint, and
+fields for programs. No message contains a password or the content of a key file. The hint is also a
+note of the exception (PEP 678), so that tracebacks show it.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ E = TypeVar("E", bound="IgniteTFError")
 
 
 class IgniteTFError(Exception):
-    """Base of every error that ignitetf raises on purpose.
+    """Base class of all errors that ignitetf raises.
 
     Args:
         message: One line: where, what was found, what was expected.
-        hint: One line: what to do about it; None without general advice.
+        hint: One line: the remedy; None without general advice.
         fields: Facts for programs, readable as attributes (`error.cache`, `error.partition`).
     """
 
@@ -104,13 +104,13 @@ class IgniteTFError(Exception):
         return traceback_lines(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default exceptions pickle only their positional arguments, without hint and fields.
+        # By default, exceptions pickle only their positional arguments, without hint and fields.
         notes = self.__dict__.get("__notes__")
         state = {} if notes is None else {"__notes__": list(notes)}
         return (_rebuild, (type(self), self.message, self.hint, self.fields), state)
 
     def at(self, place: str, **fields: Any) -> Self:
-        """Return the same error with a place in front of its message, to be raised from this one.
+        """Return the same error with a place before its message; raise it from this one.
 
         Args:
             place: From the largest part to the smallest, such as "T, partition 3, entry 5". Parts
@@ -130,7 +130,7 @@ class IgniteTFError(Exception):
         return _rebuild(type(self), message, self.hint, {**self.fields, **fields})
 
     def hinted(self, hint: str) -> Self:
-        """Return the same error with another hint, to be raised from this one."""
+        """Return the same error with another hint; raise it from this one."""
         self.__dict__.pop("__notes__", None)
         return _rebuild(type(self), self.message, hint, self.fields)
 
@@ -164,7 +164,7 @@ class RequestTimeout(IgniteTFError, TimeoutError):
 
 
 class ServerError(IgniteTFError):
-    """The server answered with an error; `status` and `server_message` are as it sent them."""
+    """The server answered with an error; `status` and `server_message` are its fields."""
 
 
 class CacheNotFound(ServerError, LookupError):
@@ -192,7 +192,7 @@ class ServerOverloaded(ServerError):
 
 
 class ClusterInactive(ServerError):
-    """The cluster is not active: it neither reads nor writes until somebody activates it."""
+    """The cluster is not active: it neither reads nor writes until it is activated."""
 
 
 class ClusterReadOnly(ServerError):
@@ -230,16 +230,16 @@ class LoadInterrupted(IgniteTFError):
 class DataSetBusy(IgniteTFError):
     """Another load or removal is working on the data set.
 
-    `host`, `pid`, `since` and `work` say who and what.
+    `host`, `pid`, `since` and `work` describe its holder.
     """
 
 
 class NodeError(IgniteTFError):
-    """The embedded node did not do what was asked; `log_tail` has the end of its log."""
+    """An operation of the embedded node failed; `log_tail` has the end of its log."""
 
 
 class MissingExtra(IgniteTFError, ImportError):
-    """An optional dependency is not installed; the hint names the extra that brings it."""
+    """An optional dependency is not installed; the hint names the extra that installs it."""
 
     @classmethod
     def of(cls, what: str, extra: str, error: ImportError) -> MissingExtra:
@@ -252,13 +252,13 @@ class MissingExtra(IgniteTFError, ImportError):
         """
         if isinstance(error, ModuleNotFoundError):
             return cls(what, hint=f"pip install 'ignitetf[{extra}]'")
-        # The newest pyarrow refuses NumPy 1, which TensorFlow before 2.18 insists on.
-        hint = f"pip install 'ignitetf[{extra},numpy1]' takes one for NumPy 1"
+        # The newest pyarrow refuses NumPy 1, which TensorFlow before 2.18 requires.
+        hint = f"pip install 'ignitetf[{extra},numpy1]' installs a version for NumPy 1"
         return cls(f"{what}: {error}", hint=hint if "NumPy" in str(error) else None)
 
     @classmethod
     def module(cls, name: str, what: str, extra: str) -> Any:
-        """Import a module that an extra brings.
+        """Import a module that an extra installs.
 
         Args:
             name: The module.

@@ -18,7 +18,7 @@ from ignitetf.read.state import identity_of
 
 __all__ = ["Source"]
 
-# Arguments that decide which number a row has; not the address, nor the order, which Grain decides.
+# Arguments that decide the number of a row; not the address, nor the order, which Grain decides.
 _IDENTITY = ("cache", "version", "rows", "keys", "split", "where", "where_params", "table")
 
 

@@ -1,4 +1,4 @@
-"""The folder for everything that outlives a command: nodes, jars, profiles, downloads."""
+"""The folder for data that outlive a command: nodes, jars, profiles, downloads."""
 
 from __future__ import annotations
 

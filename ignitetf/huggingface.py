@@ -18,7 +18,7 @@ from ignitetf.read.scan_order import whole_argument
 
 __all__ = ["iterable_dataset"]
 
-# Rows of a shard: what a resume reads once more at most.
+# Rows of a shard; a resume reads at most this many rows again.
 _SHARD_ROWS: Final = 1024
 
 
@@ -46,7 +46,7 @@ def iterable_dataset(
         **arguments: Arguments of `open_rows`; the default order is `keys`.
 
     Raises:
-        ConfigError: The order is a scan, which cannot be read from any place.
+        ConfigError: The order is a scan, which cannot be read from an arbitrary row.
         CacheNotFound: The cache does not exist.
         ConnectError: No node answered.
     """

@@ -3,7 +3,7 @@
 read.usage -> **metrics** -> an HTTP endpoint, a meter
 
 The metrics are those of one process. Each worker process of a loader, and each worker of a job, has
-its own. They are read when somebody asks for them, so they do not slow down a read.
+its own. They are collected only on request, so they do not slow down a read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Sample = tuple[tuple[str, ...], float]
 
 @dataclass(frozen=True)
 class _Metric:
-    """One counter: its name, unit (UCUM), what it counts, and the attribute that has the figure."""
+    """A counter: its name, unit (UCUM), description, and the attribute with its value."""
 
     name: str
     unit: str
@@ -35,7 +35,7 @@ class _Metric:
     attribute: str
 
     def samples(self, now: Snapshot) -> Iterator[_Sample]:
-        """Yield the values of the labels and the figure: for each node, error, or data set."""
+        """Yield label values and the counter's value, for each node, error or data set."""
         for usage in now.data_sets:
             if self.labels == _ERROR:
                 for skipped in usage.skipped:
@@ -139,8 +139,8 @@ def serve(port: int = 9464, host: str = "127.0.0.1") -> MetricsServer:
 
     Args:
         port: Port of the server; 0 chooses a free one.
-        host: Address to listen on. Anybody who reaches it can read the names of data sets and the
-            addresses of nodes.
+        host: Address to listen on. Each client that reaches it can read the names of data sets and
+            the addresses of nodes.
 
     Raises:
         ConfigError: The server cannot listen there.

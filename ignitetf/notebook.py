@@ -2,7 +2,7 @@
 
 rows, results, reports -> **HTML** -> Jupyter
 
-Nothing here imports IPython unless it already runs.
+This module uses IPython only if it is already running.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOTE: Final = '<div style="opacity:.7;white-space:pre-line">{}</div>'
 
 
 class Html(str):
-    """HTML that is complete; other text is escaped."""
+    """Text that is HTML already; other text is escaped."""
 
     __slots__ = ()
 
@@ -200,7 +200,7 @@ class _Bar:
         self._handle: Any = None
 
     def advance(self, rows: int, nbytes: int) -> None:
-        """Add rows, and show them if the last time is a moment ago."""
+        """Add rows, and update the bar if the last update is older than `_REDRAWN_S`."""
         self._rows += rows
         self._bytes += nbytes
         now = time.monotonic()
@@ -264,7 +264,7 @@ def traceback_lines(error: BaseException) -> list[str]:
     kept = error.__cause__, error.__suppress_context__
     cause = kept[0]
     if cause is not None and not _own_frames(cause.__traceback__)[0]:
-        cause = None  # it has inner frames only, and the message says what it was
+        cause = None  # it has inner frames only, and the message describes it
     try:
         error.__cause__, error.__suppress_context__ = cause, True
         lines = list(formatter.structured_traceback(type(error), error, own))

@@ -1,7 +1,7 @@
-"""Identifies the process that holds something in the cluster, and detects that it has ended.
+"""Identifies the process that holds a lease in the cluster, and detects that it has ended.
 
-Leases of files and of data sets identify their holder by machine, process and start time. These
-prove something only on the holder's own machine; for other machines, each kind of lease is renewed
+Leases of files and of data sets identify their holder by machine, process and start time. They are
+only meaningful on the holder's own machine; for other machines, each kind of lease is renewed
 regularly.
 """
 

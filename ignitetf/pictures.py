@@ -1,4 +1,4 @@
-"""Opens encoded images, and makes images to look at from values of a data set.
+"""Opens encoded images, and makes viewable images from values of a data set.
 
 bytes or array of pixels -> **image** -> load, preview, web page, notebooks
 
@@ -40,7 +40,7 @@ _ORIENTATION: Final = 0x0112  # the tag of EXIF
 _EXIF: Final = (b"Exif\0\0", b"eXIf", b"EXIF", b"II*\0", b"MM\0*")
 # In a JPEG, EXIF is in one of the first segments, of at most this size each; in a WebP at the end.
 _EXIF_WITHIN: Final = 128 << 10
-_MAX_PIXELS: Final = 150_000_000  # of an image to show
+_MAX_PIXELS: Final = 150_000_000  # of an image for people
 # Grey pixels below this are a mask, classes, or levels of another scale (the digits of scikit-learn
 # have 17): they would all be black.
 _FEW_LEVELS: Final = 32
@@ -51,7 +51,7 @@ class PictureError(ValueError):
 
 
 class LargePicture(Exception):
-    """The image is too large to be decoded in this thread; raised by the user of `open_picture`."""
+    """The image is too large to be decoded in this thread; raised by callers of `open_picture`."""
 
 
 @functools.cache
@@ -75,12 +75,12 @@ def picture_suffixes() -> frozenset[str]:
 
 
 def is_turned(data: bytes) -> bool:
-    """Return whether an encoded image has to be turned or mirrored, according to its EXIF."""
+    """Return whether the EXIF of an encoded image turns or mirrors it."""
     return orientation(data) != 1
 
 
 def orientation(data: bytes) -> int:
-    """Return the orientation in an image's EXIF: how to turn or mirror it; 1 means not at all."""
+    """Return the orientation in an image's EXIF, from 1 to 8; 1 is upright."""
     ends = data[:_EXIF_WITHIN] + data[-_EXIF_WITHIN:]
     if not any(mark in ends for mark in _EXIF):
         return 1
@@ -92,7 +92,7 @@ def orientation(data: bytes) -> int:
 
 
 def _opened(data: bytes) -> Image.Image:
-    """Open an image by its header; no other function opens images, whatever their origin."""
+    """Open an image by its header; all other functions open images through this one."""
     return Image.open(io.BytesIO(data), formats=_formats_of(data))
 
 
@@ -101,7 +101,7 @@ def open_picture(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
     """Open an image and read its header; no external program is run.
 
     Raises:
-        PictureError: Anything is wrong with it, also while the body of `with` decodes it.
+        PictureError: The image is damaged or refused, also while the body of `with` decodes it.
     """
     if not data:
         raise PictureError("empty file")
@@ -115,7 +115,7 @@ def open_picture(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
             yield image
     except (PictureError, LargePicture):
         raise
-    except Exception as error:  # decoders raise almost anything on damaged data
+    except Exception as error:  # decoders raise many kinds of errors on damaged data
         raise PictureError(_reason(error)) from error
 
 

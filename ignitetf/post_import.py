@@ -1,4 +1,4 @@
-"""Functions that run as soon as a module is imported; nothing is imported for them.
+"""Functions that run as soon as a module is imported; they import nothing themselves.
 
 For changes to other packages, which most users of ignitetf never import.
 """

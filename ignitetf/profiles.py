@@ -44,7 +44,7 @@ def read_profile(name: str) -> dict[str, Any]:
     """
     path = _existing(name)
     check_trust(path, "profile")
-    hint = f"mend the file, or remove it with 'ignitetf profile rm {name}'"
+    hint = f"repair the file, or remove it with 'ignitetf profile rm {name}'"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -63,7 +63,7 @@ def write_profile(name: str, values: Mapping[str, Any]) -> Path:
 
 
 def remove_profile(name: str) -> None:
-    """Remove a profile; raises ConfigError if there is none."""
+    """Remove a profile; raises ConfigError if it does not exist."""
     _existing(name).unlink(missing_ok=True)
 
 

@@ -35,7 +35,7 @@ DEFAULT_PORT = 10800
 DATA_CENTER = "data_center"
 _SECRETS = frozenset({"password", "key_password"})
 _FILES = ("ca", "cert", "key")
-# Longer than any sensible wait; sockets do not accept arbitrarily large limits.
+# Maximum of a time limit: sockets do not accept arbitrarily large ones.
 _LONGEST_S = 1e7
 _MOST_AHEAD_BYTES = 1 << 40
 _NO_PROFILE = "-"
@@ -195,7 +195,7 @@ class Settings:
         if self.username and self.password is None:
             raise ConfigError(
                 f"user {self.username!r} has no password",
-                hint="give --password-file FILE, set IGNITETF_PASSWORD, or --password to be asked for it",
+                hint="give --password-file FILE, set IGNITETF_PASSWORD, or enter it with --password",
             )
         for name in _FILES:
             path = getattr(self, name)
@@ -210,7 +210,7 @@ class Settings:
         return replace(self, **changed)
 
     def environment(self) -> dict[str, str]:
-        """Return environment variables that give these settings to a process without other ones.
+        """Return environment variables that give a process these settings, and no others.
 
         A default profile of that process adds nothing.
         """
@@ -239,7 +239,7 @@ class Settings:
 
 
 def _normal(layer: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Convert a layer's lists, numbers and switches to their types."""
+    """Convert the lists, numbers and switches of a source of settings to their types."""
     out: dict[str, Any] = {}
     for name, value in layer.items():
         if value is None:
@@ -255,7 +255,7 @@ def _normal(layer: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _converted(name: str, value: Any) -> tuple[str, Any]:
-    """Return the setting and its value, from a name and a value of a layer."""
+    """Return the setting and its value, from a name and a value of one source."""
     if name in ("address", "addresses"):
         return "addresses", _addresses(name, value)
     if name in ("password_file", "key_password_file"):
@@ -275,7 +275,7 @@ def _converted(name: str, value: Any) -> tuple[str, Any]:
 
 
 def _setter(name: str, place: str | None) -> str | None:
-    """Return where a setting was set, if not by the caller."""
+    """Return a hint with the origin of a setting; None if the caller set it."""
     if place == "environment":
         variable = VARIABLES.get("address" if name == "addresses" else name)
         return f"the environment sets it: {variable}"
@@ -316,7 +316,7 @@ def _profile_of(given: Mapping[str, Any], environment: Mapping[str, Any]) -> str
 
 
 def _with_profile(layer: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Return a layer, without its profile unless that is the one to read."""
+    """Return the settings of one source; its profile only if that profile is used."""
     read = None if name == _NO_PROFILE else name
     return {k: v for k, v in layer.items() if k != "profile" or v == read}
 
@@ -333,7 +333,7 @@ def _from_profile(name: str | None) -> dict[str, Any]:
 def _with_nodes(
     layers: Iterable[tuple[str, Mapping[str, Any]]],
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the layers, each followed by the settings of the embedded node that it names."""
+    """Yield the sources of settings, each followed by those of the node that it names."""
     found = False  # whether an earlier layer set an address or a node
     for place, layer in layers:
         yield place, {name: value for name, value in layer.items() if name != "node"}
@@ -341,7 +341,8 @@ def _with_nodes(
         node = layer.get("node")
         if node is not None and addressed and not found:
             raise ConfigError(
-                f"{place}: a node and an address, one of them is enough", hint=_both(place)
+                f"{place}: both a node and an address are given; give one of them",
+                hint=_both(place),
             )
         if node is not None and not found:
             yield f"node {node}", _of_node(_text("node", node))

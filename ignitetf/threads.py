@@ -12,12 +12,12 @@ __all__ = ["BackgroundCall", "held", "run_parallel", "start"]
 
 
 def held(lock: threading.Lock) -> contextlib.AbstractContextManager[object]:
-    """Hold a lock; not while Python ends, when a stopped thread may hold it for ever."""
+    """Hold a lock; skip this while Python exits, because a stopped thread may still hold it."""
     return contextlib.nullcontext() if sys.is_finalizing() else lock
 
 
 def start(thread: threading.Thread) -> bool:
-    """Start a thread, and return whether it runs; none can start while the interpreter ends.
+    """Start a thread, and return whether it runs; no thread can start while Python exits.
 
     At that time Python up to 3.11 waits for the thread for ever; later versions raise RuntimeError.
     """
@@ -52,12 +52,12 @@ class BackgroundCall:
             self._error = error
 
     def wait(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the call has ended."""
         if self._runs:
             self._thread.join()
 
     def result(self) -> Any:
-        """Return what it returned, or raise its error."""
+        """Return the result of the call, or raise its error."""
         self.wait()
         if self._error is not None:
             raise self._error
@@ -74,7 +74,7 @@ def run_parallel(first: Callable[[], Any], *others: Callable[[], Any]) -> list[A
     try:
         return [first(), *(call.result() for call in started)]
     except Exception:
-        # Wait for all: a late call must not redo what the caller then undoes.
+        # Wait for all: a late call must not repeat work that the caller undoes.
         for call in started:
             call.wait()
         raise

@@ -43,7 +43,7 @@ def distrust(path: Path) -> str | None:
         except FileNotFoundError:
             return None
         except OSError as error:
-            return f"{here} cannot be looked at: {error.strerror}"
+            return f"{here} cannot be inspected: {error.strerror}"
         if not rest:
             return None
         part = rest.pop()
@@ -55,7 +55,7 @@ def check_trust(path: Path, what: str) -> None:
     if reason := distrust(path):
         raise ConfigError(
             f"{what} {path} is not used, because another user could change it: {reason}",
-            hint="make it yours (chown) and take the right to write from others (chmod go-w), or"
+            hint="make it yours (chown), not writable by others (chmod go-w), or"
             " name another folder with IGNITETF_HOME",
         )
 
@@ -81,7 +81,7 @@ def _is_own_group(number: int) -> bool:
 
     try:
         group = grp.getgrgid(number)
-    except KeyError:  # of a container's volume
+    except KeyError:  # the group of a container's volume
         return number in (os.getegid(), *os.getgroups())
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name

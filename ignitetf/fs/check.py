@@ -2,8 +2,8 @@
 
 It reads all metadata once and counts the chunks. It checks individual chunks only if the count is
 wrong, or if `read` requests it. Chunks are listed before the metadata: content ids are never
-reused, so a chunk whose content nothing refers to afterwards can be removed, whatever clients did
-in between.
+reused, so a chunk without a reference afterwards can be removed, even if clients changed files in
+between.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class CheckReport:
         directories: Number of directories, including the root.
         size_bytes: Total bytes of all files.
         chunks: Number of chunks in the cache.
-        leftover_chunks: Chunks that no file and no live writer refers to.
+        leftover_chunks: Chunks without a reference from a file or a live writer.
         missing_chunks: Chunks that files refer to but that do not exist.
-        waiting: Garbage notes and leases, of open writers and of readers of old content; after a
-            repair, those that are not due yet.
+        waiting: Garbage notes, and leases of open writers and readers; after a repair, only entries
+            that are not due yet.
         problems: One line for each remaining inconsistency.
         repaired: One line for each repair.
     """
@@ -131,7 +131,7 @@ def check(
 
     Args:
         store: The file system.
-        repair: Fix what is wrong and remove what is left over.
+        repair: Fix inconsistencies and remove leftovers.
         read: Read every file and verify the checksums.
         wait: With `repair`, wait until garbage and the leases of silent writers on other machines
             are due (at most the length of a lease).
@@ -249,7 +249,7 @@ def _check_record(
     known = metadata.directories.get(directory)
     if known == parent:
         return
-    what = "has no record" if known is None else f"thinks it is in {known}"
+    what = "has no record" if known is None else f"has {known} as its parent"
     _repair_or_report(
         report,
         repair,
@@ -315,7 +315,7 @@ def _check_chunks(
 
 
 def _drop_hints(store: Store, metadata: _Metadata, paths: dict[str, str]) -> None:
-    """Remove hints that lead to another directory or to none: they only cost time."""
+    """Remove hints that are wrong: each costs one more request."""
     right = {path: directory for directory, path in paths.items()}
     wrong = [p for p, directory in metadata.hints.items() if right.get(p) != directory]
     store.meta.remove(hint_key(path) for path in wrong)

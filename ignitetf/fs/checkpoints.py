@@ -2,10 +2,10 @@
 
 push -> **checkpoints** -> sync, units, folders -> store
 
-A state never names an incomplete checkpoint. The states drop the names first. The files of a
-checkpoint then go in one transaction, which is committed only if the states are still the ones
-without the name. A push publishes a state only if the checkpoints in it still exist. So the first
-of the two makes the other one check again.
+A state never names an incomplete checkpoint. A removal first drops the names from the states. It
+then removes the files of a checkpoint in one transaction, which is committed only if the states
+have not changed since. A push publishes a state only if its checkpoints still exist. So if both run
+at once, the later one checks again.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def prune(store: Store, remote: str, keep: int) -> list[Checkpoint]:
         The removed checkpoints.
 
     Raises:
-        OSError: EINVAL for `keep`; EBUSY if the directory changes all the time.
+        OSError: EINVAL for `keep`; EBUSY if the directory keeps changing.
     """
     if keep < 1:
         raise os_error(errno.EINVAL, remote, "at least one checkpoint must be kept")
@@ -158,7 +158,8 @@ def retire(
             paths = {f"{folder.path}/{name}": folder.entries[name] for name in unit.files}
             seen = {**needed, **paths}
             if unit.kind == "checkpoint":
-                # Without it the files are useless; with a new one they may be needed.
+                # Without its index a checkpoint is useless; with a new index its files may be
+                # needed.
                 index = index_of(unit)
                 seen[f"{folder.path}/{index}"] = folder.entries.get(index)
             store.remove(*paths, unchanged=seen)

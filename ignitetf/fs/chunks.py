@@ -87,7 +87,7 @@ class ChunkCache:
         self.client = client
         self.name = name
         self.id = cache_id(name)
-        self.make_room: Callable[[], object] = lambda: None  # called when memory is full
+        self.make_room: Callable[[], object] = lambda: None  # called if memory is full
 
     def remove(self, content_id: str, numbers: Iterable[int]) -> None:
         """Remove chunks of one content; missing ones are ignored."""
@@ -375,7 +375,7 @@ class _ReadAhead:
         return self._reader.check(index, body)
 
     def close(self) -> None:
-        """Drop what was requested."""
+        """Drop the pending requests."""
         self._asked = range(0)
         self._here.clear()
         self._gets.close()

@@ -3,14 +3,14 @@
 store -> **files** -> tree, chunks, leases
 
 A writer appends to its own content. `publish` makes the entry refer to it, so readers see no part
-of what was written between two publications, and a writer that dies leaves what it published
-before, or nothing. An appending writer adds its content to the file as a further extent. If the
-last extent is shorter than a chunk, its bytes are copied to the beginning of the new content, which
-replaces it. This way concurrent appenders all keep their bytes.
+of what was written between two publications, and a writer that dies leaves its earlier
+publications, or nothing. An appending writer adds its content to the file as a further extent. If
+the last extent is shorter than a chunk, its bytes are copied to the beginning of the new content,
+which replaces it. This way concurrent appenders all keep their bytes.
 
-A writer follows its file when the file is renamed. If the file is removed or replaced, what the
-writer publishes later disappears with it, as with an open file that is unlinked. An appender that
-has not published yet gets an error when its file is gone.
+A writer follows its file when the file is renamed. If the file is removed or replaced, later
+publications disappear with it, as with an unlinked open file. An appender that has not published
+yet gets an error when its file is gone.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class FileWriter:
         view = as_bytes(data)
         with self._guarded():
             begin = 0
-            # The lease is extended before the chunks are written, in steps that keep it cheap.
+            # The lease is extended before the chunks are written, in growing steps.
             while begin < len(view):
                 room = self._lease.reserved * self._content.chunk_bytes - self._content.size
                 if room <= 0 and self._content.size + len(view) - begin >= self._step():
@@ -188,7 +188,7 @@ class FileWriter:
             return len(view)
 
     def publish(self, *, final: bool = False, attributes: Mapping[str, str] | None = None) -> None:
-        """Make what was written visible to everyone.
+        """Make the written bytes visible to all clients.
 
         Args:
             final: Nothing more will be written.
@@ -207,7 +207,7 @@ class FileWriter:
                 self._new.remove()
 
     def store_all(self) -> None:
-        """Store what was written without making it visible."""
+        """Store the written bytes without making them visible."""
         with self._guarded():
             if self._content.size:
                 self._reserve(self._content.chunks)
@@ -226,7 +226,7 @@ class FileWriter:
         self._new.end()
 
     def discard(self) -> None:
-        """Discard what was not published, and its chunks; in a child of a fork, only forget it."""
+        """Discard unpublished bytes and their chunks; a child of a fork only drops the object."""
         if self.closed:
             return
         self.closed = True
@@ -413,7 +413,7 @@ def close_together(
     Args:
         store: Their file system.
         writers: Writers opened with "w" that have published nothing yet.
-        unchanged: Files that must still be as they were seen; None for one that is missing.
+        unchanged: Files that must not have changed since they were read; None for a missing file.
 
     Raises:
         OSError: None was published; the caller must still discard them.

@@ -2,7 +2,7 @@
 
 fsspec -> **filesystem** -> store
 
-This is translation only: URLs and options become settings, fsspec's calls become the store's.
+This module only translates: URLs and options to settings, calls of fsspec to calls of the store.
 `igfs:///path` uses the same default address as the rest of ignitetf (environment, profile, running
 embedded node, default).
 
@@ -321,7 +321,7 @@ class IgniteFileSystem(Walking):
         return str(tokenize(entry.extents, entry.directory_id))
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Drop the listings fsspec has cached; the store caches none."""
+        """Drop the listings that fsspec has cached; the store caches none."""
         super().invalidate_cache(path)
 
     # Changing names
@@ -590,7 +590,7 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
         return count
 
     def flush(self, force: bool = False) -> None:
-        """Make what was written visible to all readers, except in a transaction."""
+        """Make the written bytes visible to all readers, except in a transaction."""
         if self.closed:
             raise ValueError("Flush on closed file")
         if self._writer is not None and self.autocommit:
@@ -614,7 +614,7 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
             self._writer.close()
 
     def discard(self) -> None:
-        """Discard what was not published."""
+        """Discard unpublished bytes."""
         self.closed = True
         if self._writer is not None:
             self._writer.discard()

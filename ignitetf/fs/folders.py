@@ -43,7 +43,7 @@ _TEMPORARY: Final = re.compile(
 
 
 class Folder(Protocol):
-    """A directory, as far as it is needed to recognize checkpoints.
+    """The interface of a directory that recognizing checkpoints needs.
 
     Attributes:
         sizes: Size in bytes of each file below it, by relative name.
@@ -96,7 +96,7 @@ class LocalFolder:
             self.left_out[name] = f"cannot be listed: {error.strerror}"
 
     def may_be_left_out(self, name: str) -> bool:
-        """True if a file of this name may exist here in a part that was left out."""
+        """True if a file of this name may exist in a skipped part of the directory."""
         above = Path(name).parents
         return name in self.left_out or any(one.as_posix() in self.left_out for one in above)
 
@@ -113,7 +113,7 @@ class LocalFolder:
         return tuple(found)
 
     def facts(self, name: str) -> tuple[int, ...]:
-        """Return a value that changes when the file does, as far as `stat` shows it."""
+        """Return a value that changes with the size, time or inode of the file."""
         found = (self.path / name).stat()
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -260,7 +260,7 @@ def state_of(text: str, base: str, there: Container[str]) -> str | None:
 
 
 def _prefix(path: str, base: str) -> str:
-    """Resolve a path; as folders get moved, an absolute one is a checkpoint next to the state."""
+    """Resolve a path; an absolute one is a checkpoint next to the state, as folders get moved."""
     plain = _ESCAPE.sub(_unescaped, path.encode("utf-8", "surrogateescape")).decode(
         "utf-8", "surrogateescape"
     )

@@ -82,7 +82,7 @@ def register() -> None:
         tf.experimental.register_filesystem_plugin(str(LIBRARY))
     except tf.errors.OpError as error:
         raise NativeIOUnavailable(
-            f"TensorFlow {tf.__version__} does not take the plugin: {error.message}"
+            f"TensorFlow {tf.__version__} rejects the plugin: {error.message}"
         ) from error
     keras_guard.install()
     _refuse_updates()
@@ -126,7 +126,8 @@ def _at_exit() -> None:
     if _registered and (left := shut_igfs(_EXIT_WAIT_MS)):
         os.write(2, f"igfs: {left} calls still running at exit\n".encode())
     if threading.active_count() > 1:
-        time.sleep(_LEAVE_S)  # lets threads whose call has ended leave TensorFlow's C++
+        # Give threads whose call has ended the time to leave the C++ code of TensorFlow.
+        time.sleep(_LEAVE_S)
 
 
 register()

@@ -30,7 +30,7 @@ _HINT: Final = "use fsspec (igfs:// URLs), or 'ignitetf checkpoint push' and 'pu
 
 
 def require_linux() -> None:
-    """Raise NativeIOUnavailable where TensorFlow cannot use the plugin."""
+    """Raise NativeIOUnavailable if TensorFlow cannot use the plugin."""
     if sys.platform != "linux":
         raise NativeIOUnavailable(
             f"igfs:// inside TensorFlow needs Linux, this is {platform.system()}", hint=_HINT
@@ -167,13 +167,13 @@ class Handles:
         return self._writer(self._handles[number]).size
 
     def flush(self, number: int) -> None:
-        """Publish what was written."""
+        """Publish the written bytes."""
         handle = self._handles[number]
         with handle.lock:
             self._writer(handle).publish()
 
     def close(self, number: int) -> None:
-        """Publish what was written, and close the file."""
+        """Publish the written bytes, and close the file."""
         handle = self._handles[number]
         with handle.lock:
             if handle.writer is not None:

@@ -2,7 +2,7 @@
 
 A writer stores a lease before its first chunk and renews it until it has published, so that its
 chunks can be found and reclaimed if it dies. A reader whose file stays open keeps a lease on its
-content, so that a replaced file can be read to its end. Leases hold times of the machines' clocks,
+content, so that it can read a replaced file to the end. Leases hold times of the machines' clocks,
 which must therefore agree to within a few seconds.
 
 One daemon thread per file system in use renews all leases (a renewal is a "beat") and reclaims
@@ -29,9 +29,9 @@ from ignitetf.threads import BackgroundCall, held, start
 
 __all__ = ["GRACE_S", "LEASE_S", "Leases", "WriterLease", "is_dead", "is_here", "now_ms"]
 
-GRACE_S: Final = 5.0  # how long garbage is kept for readers that hold no lease yet
-LEASE_S: Final = 45.0  # how long a lease is valid without a beat
-_READER_AFTER_S: Final = 1.0  # a file that is read faster than this needs no lease at all
+GRACE_S: Final = 5.0  # seconds that garbage is kept for readers that hold no lease yet
+LEASE_S: Final = 45.0  # seconds that a lease is valid without a beat
+_READER_AFTER_S: Final = 1.0  # a file that is read in less time needs no lease
 _TICK_S: Final = 1.0
 _BEAT_S: Final = 10.0  # several within LEASE_S, so that some may fail
 _RECLAIM_S: Final = 2.0
@@ -202,7 +202,7 @@ class Leases:
             others = {content for other in self._readers.values() for content in other.contents}
         if lease is not None and lease.renewed_at:
             keys = [reader_key(c, self._reader) for c in lease.contents if c not in others]
-            BackgroundCall(lambda: self._remove(keys))  # nothing depends on it
+            BackgroundCall(lambda: self._remove(keys))  # its result is not needed
 
     def _remove(self, keys: list[str]) -> None:
         with contextlib.suppress(IgniteTFError):

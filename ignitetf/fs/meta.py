@@ -4,8 +4,8 @@ store -> **meta** -> client
 
 Requests are sent as raw bytes, so a round trip costs only the time that the node needs. Reads and
 idempotent writes are retried while the cluster changes. If the answer to a conditional write is
-lost, reading the key shows whether it happened. `round_trips` counts requests, for callers that
-must stay below a number of them.
+lost, reading the key shows whether the write was done. `round_trips` counts requests, for callers
+that must stay below a number of them.
 
 Values are byte arrays rather than text, because a table with String values makes the node look for
 Lucene classes, which are an optional part of it.
@@ -13,8 +13,8 @@ Lucene classes, which are an optional part of it.
 If a connection ends before the node has begun a write of its transaction, the node still does the
 write, without the transaction (Ignite 2.17: after 11 of 500 connections that were closed right
 after such writes). So a transaction sends all its changes in one request, which is done completely
-or not at all. Such a request cannot mix removals and puts. Instead it puts empty values, which
-count as missing, and later requests remove them on condition that they are empty.
+or not at all. Such a request cannot mix removals and puts. So it puts empty values, which count as
+missing; later requests remove them if they are still empty.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class MetaCache:
             retry(self.client.settings, lambda _: self._call(OpCode.CACHE_REMOVE_KEYS, request))
 
     def finish_removals(self) -> None:
-        """Remove the keys whose removal was cut short; reads the whole cache."""
+        """Remove the keys whose removal was interrupted; reads the whole cache."""
         # The name of the file system was checked when it was opened, so this cannot inject SQL.
         statement = f'SELECT K FROM "{self.name}".{TABLE} WHERE LENGTH(V) = 0'  # nosec B608
         # Not removed by SQL: a DELETE fails if another client removes one of the keys meanwhile.
@@ -211,7 +211,7 @@ class MetaCache:
             self.finish_removal(key)
 
     def finish_removal(self, key: str) -> None:
-        """Remove a key whose value is empty; nothing depends on that."""
+        """Remove a key whose value is empty; errors are ignored."""
         with contextlib.suppress(IgniteTFError):
             self._remove_if(key, _EMPTY)
 
@@ -334,7 +334,7 @@ class Transaction:
     """A transaction on one connection; see `MetaCache.transact`.
 
     Locking keys also reads them. Writes are collected until `write` sends all of them together.
-    Each of the two costs one round trip, however many keys there are.
+    Each of the two costs one round trip for any number of keys.
 
     Attributes:
         channel: The connection.
@@ -396,7 +396,7 @@ class Transaction:
         self._written.update(dict.fromkeys(keys))
 
     def write(self) -> None:
-        """Send what was put and removed."""
+        """Send the puts and removals."""
         written, self._written = self._written, {}
         removed = [key for key, value in written.items() if value is None]
         self._seen.update(written)
@@ -423,7 +423,7 @@ class Transaction:
         return OpCode.CACHE_REMOVE_IF_EQUALS, request
 
     def _is_removed(self, number: int) -> bool:
-        """True if a removal that was sent along with the commit was done before it."""
+        """True if a removal that was sent with the commit was done before it."""
         with contextlib.suppress(IgniteTFError):
             return read_bool(self.channel.receive(number), _WHAT)
         return False

@@ -1,4 +1,4 @@
-"""Copy what changed in a remote directory of checkpoints to a local one.
+"""Copy changed files of a remote directory of checkpoints to a local one.
 
 store -> units, state -> **pull** -> local directory
 
@@ -49,7 +49,7 @@ def pull(
     *,
     on_file: OnFile = lambda name, size: None,
 ) -> SyncReport:
-    """Copy what changed from the cluster into a local directory.
+    """Copy changed files from the cluster into a local directory.
 
     Starts again if the remote directory changes in the meantime, for example by a push or `prune`.
 
@@ -104,7 +104,7 @@ def _pull_once(store: Store, remote: str, local: Path, report: SyncReport, on_fi
     whole = set[str]()
     for unit in units(folder, {name for _, every in named for name in every}):
         if unit.kind == "checkpoint" and not unit.files and unit.name not in latest:
-            continue  # pruned by somebody who could not update the state
+            continue  # pruned by a client that could not update the state
         fault = find_fault(folder, unit) or _copy(store, folder, unit, local, report, on_file)
         if fault is not None:
             report.incomplete.append(f"{unit.name or '.'}: {fault}")
@@ -200,7 +200,7 @@ class _Arrived(LocalFolder):
 
 
 def _place(local: Path, unit: Unit, parts: dict[str, Path]) -> None:
-    """Give the parts their final names; meanwhile no file refers to the old ones."""
+    """Give the parts their final names; meanwhile no file refers to the old files."""
     lead = unit.files[-1]
     target = local / lead
     if set(parts) - {lead} and lead not in parts and target.exists():

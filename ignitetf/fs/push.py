@@ -1,11 +1,11 @@
-"""Copy what changed in a local directory of checkpoints to the cluster, once or while it changes.
+"""Copy changed files of a local directory of checkpoints to the cluster, once or repeatedly.
 
 local directory -> **push** -> checkpoints, units, folders -> store
 
 This needs neither TensorFlow nor native code. The files of a checkpoint appear remotely at the same
-moment, once all of them are known to be complete. The state file follows, in a transaction that
-takes place only if the checkpoints it names are still there. Files that are already there, by size
-and SHA-256, are not copied again.
+moment, once all of them are known to be complete. The state file follows, in a transaction that is
+committed only if its checkpoints still exist. Files that are already there, by size and SHA-256,
+are not copied again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def push(
     keep: int | None = None,
     on_file: OnFile = lambda name, size: None,
 ) -> SyncReport:
-    """Copy what changed from a local directory into the cluster.
+    """Copy changed files from a local directory into the cluster.
 
     A checkpoint that is being written is checked again for a short while.
 
@@ -52,8 +52,8 @@ def push(
         store: The file system.
         local: Directory with checkpoints and any other files.
         remote: Path of the remote directory; created if missing.
-        delete: Finally remove remote files that are not in the local directory. Files that may be
-            in a part that was left out, such as a directory that cannot be listed, are kept.
+        delete: Finally remove remote files that are not in the local directory. Files in a part
+            that was skipped, such as a directory that cannot be listed, are kept.
         keep: Copy only this many of the newest checkpoints that a state names.
         on_file: Called with name and size of each copied file.
 
@@ -82,12 +82,13 @@ def _push_once(
     keep: int | None = None,
     on_file: OnFile = lambda name, size: None,
 ) -> object:
-    """Make one pass of `push`, and return the signature of what it saw."""
+    """Make one pass of `push`, and return the signature of the directory."""
     if not local.is_dir():
         raise os_error(errno.ENOTDIR if local.exists() else errno.ENOENT, str(local))
     store.make_directory(remote, parents=True, exist_ok=True)
     report.begin()
-    # The states are read before the files are listed, so that what they name is already written.
+    # The states are read before the files are listed, so that their checkpoints are already
+    # written.
     states = _states(local)
     folder = LocalFolder(local)
     signature = folder.signature()
@@ -307,7 +308,7 @@ def watch(
     stopped: Callable[[], bool] = lambda: False,
     on_push: Callable[[SyncReport], None] = lambda report: None,
 ) -> SyncReport:
-    """Push whatever changes in a local directory until `stopped`, then once more.
+    """Push changes of a local directory until `stopped`, then once more.
 
     Waits for a directory that does not exist yet, and for a checkpoint that is still incomplete. If
     the cluster cannot be reached, the next round tries again.

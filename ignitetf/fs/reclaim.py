@@ -41,7 +41,7 @@ class Reclaimer:
         self._chunks = chunks
 
     def run(self, grace_s: float = GRACE_S) -> int:
-        """Reclaim what is due.
+        """Reclaim garbage and leases that are due.
 
         Returns:
             Number of garbage notes and leases that may be due soon, not counting those of living

@@ -266,7 +266,8 @@ class Store:
         Args:
             path: A file.
             *more: Further files.
-            unchanged: Files that must still be as they were seen; None for one that is missing.
+            unchanged: Files that must not have changed since they were read; None for a missing
+                file.
 
         Raises:
             OSError: ENOENT, EISDIR.
@@ -411,7 +412,7 @@ def _connected(settings: Settings) -> Client:
     except ConnectError as error:
         if not isinstance(error.__cause__, socket.gaierror):
             raise
-        # Users easily write a folder in the place of the URL's host.
+        # Users often write a folder in the place of the URL's host.
         raise error.hinted(
             f"{error.hint}; in igfs:// it is the part before the third slash, so a path alone has"
             " three: igfs:///folder/file"

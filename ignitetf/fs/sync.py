@@ -104,7 +104,7 @@ def write_file(
         store: The file system.
         remote: Path of the file.
         data: Its new content.
-        unchanged: Files that must still be as they were seen; None for one that is missing.
+        unchanged: Files that must not have changed since they were read; None for a missing file.
 
     Raises:
         Outdated: One of `unchanged` is different; nothing was written.

@@ -8,13 +8,13 @@ transaction that takes all such locks in the order of their keys. So a removed d
 new entries, and no two changes deadlock.
 
 Looking up a path takes one request if the ids of its directories are known. Otherwise it takes two:
-first the hints (path -> id), then all entries of the path at once. Remembered ids and hints are
-guesses: the entries confirm them, or the lookup continues name by name from the first wrong one.
+first the hints (path -> id), then all entries of the path at once. Remembered ids and hints may be
+wrong: the entries confirm them, or the lookup continues name by name from the first wrong one.
 Before a name is reported missing, its key is read again under its lock, so that a reader who looks
 for both names of a rename in progress finds one of them. A listing is not a snapshot: an entry that
 appears, disappears or moves in the meantime may or may not be listed.
 
-Content outlives its name for a while, because somebody may be reading it: a note in the metadata
+Content outlives its name for a while, because a client may be reading it: a note in the metadata
 schedules its removal (`Removal`). If a node lacks memory for the note, the content is removed at
 once.
 """
@@ -193,7 +193,7 @@ class Tree:
         return not list(self.meta.range(*entry_range(directory_id), limit=1))
 
     def conditions(self, seen: Mapping[Names, Entry | None]) -> Conditions:
-        """Return the conditions that files are as they were seen; None for one that is missing.
+        """Return the conditions that files have not changed; None for a missing file.
 
         Raises:
             Outdated: One of their directories is gone.
@@ -459,7 +459,7 @@ class Removal:
         self._chunks = chunks
 
     def schedule_removal(self, contents: dict[str, int]) -> None:
-        """Schedule the removal of content that nothing refers to.
+        """Schedule the removal of content without references.
 
         Args:
             contents: Upper bound of the number of chunks, by content id.
@@ -483,7 +483,8 @@ class Removal:
 
         Args:
             every: The files.
-            unchanged: Files that must still be as they were seen; None for one that is missing.
+            unchanged: Files that must not have changed since they were read; None for a missing
+                file.
 
         Raises:
             OSError: ENOENT, EISDIR; nothing was removed.

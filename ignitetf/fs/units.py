@@ -203,7 +203,7 @@ def _is_index(folder: Folder, name: str) -> bool:
 
 
 def find_fault(folder: Folder, unit: Unit, *, read: bool = False) -> str | None:
-    """Return what is wrong or missing in a unit, or None if it is complete.
+    """Return the fault or the missing part of a unit; None if it is complete.
 
     Args:
         folder: The folder.
@@ -408,7 +408,7 @@ def data_sizes(index: bytes) -> list[int]:
                 if not key:
                     count = fields.get(_HEADER_SHARDS, 0)
                     if not 0 <= count < _MOST_SHARDS:
-                        raise Damaged(f"says that there are {count} data files")
+                        raise Damaged(f"has an invalid number of data files: {count}")
                     sizes = [0] * count
                     continue
                 if sizes is None:
@@ -478,7 +478,7 @@ def _block(index: bytes, offset: int, size: int) -> bytes:
     if stored != masked_crc32c(index[offset : end + 1]):
         raise Damaged("is damaged: a block does not match its checksum")
     if kind:
-        raise Damaged("is compressed (TensorFlow 1.1 did that), which cannot be checked")
+        raise Damaged("is compressed (as by TensorFlow 1.1), so it cannot be checked")
     return index[offset:end]
 
 

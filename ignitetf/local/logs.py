@@ -99,7 +99,7 @@ def _end_cause(directory: Path) -> str:
         return found[1].strip() if (found := _ERROR.search(last)) else _last_cause(last)
     if _STOPPED in text:
         return "it was stopped"
-    return "its log gives no reason, so it was killed; Linux does so where memory runs out"
+    return "its log gives no reason, so it was killed; Linux does this when memory runs out"
 
 
 def _ends(directory: Path) -> str:
@@ -184,8 +184,8 @@ def cause_of_end(member: Member) -> str:
     try:
         free = shutil.disk_usage(directory).free
     except OSError:
-        return f"its folder {directory} is gone"
-    # Checked before the log, which could not be written either on a full disk.
+        return f"its folder {directory} was removed"
+    # Checked before the log, because the log cannot be written on a full disk.
     if free < _FULL_BYTES:
         return f"the disk of {directory} is full"
     return _end_cause(directory)

@@ -45,7 +45,7 @@ _CGROUP_LIMITS = (
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process, distinguishable from later ones with the same number.
+    """A process; its start time distinguishes it from later ones with the same number.
 
     Attributes:
         pid: Its number.
@@ -96,7 +96,7 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """True if exactly this process still runs; an ended but uncollected one does not."""
+    """True if exactly this process still runs; False for one that waits to be reaped."""
     _collect(process.pid)
     return _birth(process.pid) == process.birth
 
@@ -140,7 +140,7 @@ def kill(process: ProcessId) -> None:
 
 
 def wait_gone(process: ProcessId, timeout_s: float) -> bool:
-    """Wait until the process is gone; False if it still runs after `timeout_s`."""
+    """Wait until the process has ended; return False if it still runs after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while is_alive(process):
         if time.monotonic() > deadline:

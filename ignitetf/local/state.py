@@ -155,7 +155,7 @@ def write_state(state: NodeState) -> None:
 
 
 def remove_state(name: str) -> None:
-    """Forget the node; its data and logs remain."""
+    """Remove the state file of the node; its data and logs remain."""
     (node_directory(name) / _FILE).unlink(missing_ok=True)
 
 

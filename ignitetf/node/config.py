@@ -271,8 +271,7 @@ class NodeConfig:
         partition_counts: Counts N that get a cache template `pN*`.
         tls: Stores for TLS with client certificates; None for plain connections.
         authentication: True if clients must log in; needs `persist`.
-        data_center: Data center of the node, as its attribute `data_center`; None for no particular
-            one.
+        data_center: Data center of the node, as its attribute `data_center`; None if it has none.
     """
 
     name: str
@@ -311,7 +310,7 @@ def spring_xml(config: NodeConfig) -> str:
 
 
 def template_xml(partition_counts: Iterable[int]) -> str:
-    """Return the XML that lets caches of a cluster not started by us choose their partition count.
+    """Return the XML with which caches of your own cluster can choose their partition count.
 
     Returns:
         A `<property name="cacheConfiguration">` element for the `IgniteConfiguration` bean.
@@ -340,8 +339,8 @@ def _ignite(config: NodeConfig) -> Element:
                 "spi.communication.tcp.TcpCommunicationSpi",
                 value("localPort", config.communication_port),
                 value("localPortRange", 0),
-                # Use the system's own sizes. Ignite's 32 KB are less than a packet over loopback,
-                # where traffic between members then stalls, occasionally for minutes.
+                # Use the system's own sizes. Ignite's 32 KB are smaller than a loopback packet, and
+                # traffic between members then stalls, occasionally for minutes.
                 value("socketReceiveBuffer", 0),
                 value("socketSendBuffer", 0),
             ),
@@ -368,11 +367,11 @@ def _attributes(data_center: str) -> Element:
 
 
 def _failure_handler(config: NodeConfig) -> Element:
-    """Return a failure handler that keeps a node in memory running when a region is full.
+    """Return a failure handler that keeps an in-memory node running when a region is full.
 
-    A full memory region is a CRITICAL_ERROR, on which Ignite's handler halts the JVM. For a node in
-    memory this loses all data, so the error is ignored there and only reported to the client. With
-    persistence a restart loses nothing, so Ignite's own behaviour is kept.
+    A full memory region is a CRITICAL_ERROR, and Ignite's handler then halts the JVM. An in-memory
+    node would lose all data, so it ignores the error; the client still gets it. With persistence a
+    restart loses nothing, so Ignite's own behaviour is kept.
     """
     ignored = ["SYSTEM_WORKER_BLOCKED", "SYSTEM_CRITICAL_OPERATION_TIMEOUT"]
     if not config.persist:
@@ -459,7 +458,7 @@ def _tls_beans(stores: TlsStores) -> list[Element]:
     """Return the beans for `_TLS_FACTORY`: key stores, their TLS context, and its factory.
 
     SYS.CONFIGURATION shows every user the properties of Ignite's own SslContextFactory, with both
-    passwords. So the configuration does not contain it, but a factory without properties.
+    passwords. So the configuration contains a factory without properties instead.
     """
     _, properties = bean(
         "ssl.SslContextFactory",

@@ -119,7 +119,7 @@ class Node:
         with end_at_signals(), _locked(name, timeout_s):
             if (state := read_state(name)) is not None:
                 for member in state.members:
-                    # A process that was just killed still looks alive.
+                    # A process that was just killed still appears to run.
                     if is_ending(member.process):
                         wait_gone(member.process, _KILL_TIMEOUT_S)
                 if state.phase == "running" and state.alive:
@@ -142,8 +142,8 @@ class Node:
             node = cls(Launch(name, options, java, found, timeout_s).run(), already_running=False)
         if not options.secure:
             note(
-                f"node {name!r} has no login: every user of this machine may read and change its"
-                " data; --secure starts one with a login"
+                f"node {name!r} has no login: every user of this machine can read and change its"
+                " data; --secure starts a node with a login"
             )
         return node
 

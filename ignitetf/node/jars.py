@@ -3,7 +3,7 @@
 lock file -> a given folder | jars kept | Maven's own folder | repository -> **checked paths**
 
 Files are kept in `IGNITETF_HOME/jars/VERSION`. A file gets its final name only after its hash was
-verified, so an interrupted download leaves nothing that could be mistaken for a jar.
+verified, so the remains of an interrupted download cannot be mistaken for a jar.
 
 The repository is the user's Maven mirror, otherwise the address that jgo knows:
 `IGNITETF_MAVEN_MIRROR` > `~/.m2/settings.xml` > jgo's constant. A mirror need not be trusted, since
@@ -231,7 +231,7 @@ def _download(jar: Artifact, folder: Path, fetch: _Fetch) -> None:
             received = _pump(answer, file, jar, fetch)
         if not _matches(temporary, jar):
             raise NodeError(
-                f"{jar.file_name} from {urlsplit(fetch.url).hostname} is damaged or was exchanged:"
+                f"{jar.file_name} from {urlsplit(fetch.url).hostname} is damaged or was replaced:"
                 " its SHA-256 is not that of the lock file",
                 hint="try again, or another IGNITETF_MAVEN_MIRROR",
             )
@@ -249,7 +249,7 @@ def _pump(answer: BinaryIO, file: BinaryIO, jar: Artifact, fetch: _Fetch) -> int
         if fetch.cancelled.is_set():
             raise _Cancelled("cancelled")
         received += len(block)
-        if received > jar.size:  # a login page or an endless answer, not the jar
+        if received > jar.size:  # a login page or an endless answer instead of the jar
             break
         file.write(block)
         fetch.advance(len(block))
@@ -290,7 +290,7 @@ def repository_url() -> str:
         from jgo.constants import MAVEN_CENTRAL_URL
     except ImportError as error:
         raise MissingExtra(
-            "the address of the jar repository is not known: jgo is not installed",
+            "the address of the jar repository is unknown: jgo is not installed",
             hint="pip install 'ignitetf[node]', set IGNITETF_MAVEN_MIRROR, or give --jars DIR",
         ) from error
     return str(MAVEN_CENTRAL_URL).rstrip("/")

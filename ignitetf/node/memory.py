@@ -36,7 +36,7 @@ def heap_mib(nodes: int) -> int:
     """Return the Java heap of each of `nodes` nodes in MiB.
 
     This is 10 % of the memory, from 512 MiB to 2 GiB, or 256 MiB for each core if that is more: a
-    node makes as many answers at a time as it has cores, but at least eight.
+    node prepares one answer for each core at a time, but at least eight.
     """
     most = max(2048, 256 * (os.cpu_count() or 1))
     return max(512, min(most, total_memory_bytes() // 10 // nodes >> 20))

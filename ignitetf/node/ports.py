@@ -19,7 +19,7 @@ _EXIT_S = 10.0
 def is_free(port: int) -> bool:
     """True if a server could listen on this port of 127.0.0.1 now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        if sys.platform != "win32":  # on Windows the option would share a port with its owner
+        if sys.platform != "win32":  # on Windows the option would allow two processes on one port
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -60,7 +60,7 @@ def client_ports(first: int, count: int, owners: Mapping[int, str]) -> list[int]
 def wait_free(port: int) -> bool:
     """Wait until the port of a killed process is free; False if it is not after 10 s.
 
-    A killed process looks dead before its last thread has closed its sockets.
+    A killed process appears ended before its last thread has closed its sockets.
     """
     deadline = time.monotonic() + _EXIT_S
     while not is_free(port):

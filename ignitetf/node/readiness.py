@@ -140,5 +140,5 @@ def use_views(settings: Settings) -> None:
     with suppress(IgniteTFError), Client(settings) as client:
         names = client.sql("SELECT NAME FROM SYS.VIEWS WHERE SCHEMA = 'PUBLIC'").fetchall()
         for (name,) in names:
-            with suppress(SqlError):  # a view whose table is gone
+            with suppress(SqlError):  # a view whose table was dropped
                 client.sql(f'SELECT 1 FROM "{name}" WHERE FALSE').close()  # nosec B608

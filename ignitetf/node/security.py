@@ -38,7 +38,7 @@ __all__ = ["ADMIN", "PROFILE_USER", "Security"]
 
 ADMIN = "ignite"
 PROFILE_USER = "ignitetf"
-_DEFAULT_PASSWORD = "ignite"  # the administrator's password in a new cluster, the same everywhere
+_DEFAULT_PASSWORD = "ignite"  # the administrator's password in each new cluster
 _PASSWORD_BYTES = 24
 _PREPARE_TIMEOUT_S = 60.0
 _FILE = "secrets.json"
@@ -73,7 +73,7 @@ class Security:
         self._passwords: _Passwords | None = None
 
     def prepare(self) -> None:
-        """Create what is missing: passwords once, certificates also when they expire soon.
+        """Create missing passwords and certificates; replace certificates that expire soon.
 
         If several processes do this at once, one creates the files and all use them: the container
         that sets up the users may start together with the node's container.
@@ -259,7 +259,7 @@ class Security:
         if self._passwords is None:
             raise NodeError(
                 f"the passwords of node {self.name!r} are gone from {self._directory}",
-                hint="without them its data cannot be reached; start a node of another --name",
+                hint="its data cannot be reached without them; start a node with another --name",
             )
         return self._passwords
 

@@ -143,14 +143,14 @@ class Launch:
         """Restart the members of a running cluster that have ended, on their old ports.
 
         Raises:
-            NodeError: As in `run`; members that still run are left alone.
+            NodeError: As in `run`; running members are not changed.
         """
         deadline = time.monotonic() + self._timeout_s
         missing = [index for index, member in enumerate(state.members) if not member.alive]
         try:
             for index in missing:
                 wait_free(state.members[index].client_port)
-                # Called only for its error if another program has taken the port.
+                # Called only to raise its error if another program has taken the port.
                 client_ports(state.members[index].client_port, 1, {})
                 self._work_directory(self._member_directory(index))
                 member = replace(state.members[index], process=self._spawn(index))
@@ -280,7 +280,7 @@ class Launch:
             wait_answer(member, self._settings(member), deadline)
 
     def _admin_settings(self, member: Member) -> Settings:
-        """Return settings that may activate the cluster; tries which password is valid."""
+        """Return settings that may activate the cluster; tries both passwords."""
         if self._security is None:
             return self._settings(member)
         return self._security.admin_settings([member.address])

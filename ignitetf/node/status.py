@@ -23,7 +23,7 @@ class NodeStatus:
     Attributes:
         name: Its name.
         state: "stopped", "starting", "running", "not responding" (processes run but do not
-            answer), "incomplete" (some members are gone) or "crashed" (all are gone).
+            answer), "incomplete" (some members have ended) or "crashed" (all have ended).
         address: Addresses of the running members, separated by commas; None if none runs.
         pids: Process ids of the running members.
         nodes: Number of running members.
@@ -33,8 +33,8 @@ class NodeStatus:
         java: The Java program; None when stopped.
         started: Time of the start, ISO 8601; None when stopped.
         directory: Folder of its files.
-        cause: Why the first missing member ended, as far as its log and disk show. None if no
-            member is missing.
+        cause: Reason for the end of the first missing member, from its log and disk. None if all
+            run.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Activity in the cluster: training jobs, their output, and what they read.
+"""Activity in the cluster: training jobs, their output, and the epochs they read.
 
 job records -> **activity** -> page
 """

@@ -136,7 +136,7 @@ class _Site:
                     raise HTTPException(413, "The form has more than 64 kB.")
             form = dict(parse_qsl(body.decode("utf-8", "replace")))
             if not same(form.get("secret", ""), self._known.form):
-                raise HTTPException(403, "The form is not one of this server: load the page anew.")
+                raise HTTPException(403, "The form is not one of this server: reload the page.")
             page_request = ViewRequest(
                 self._cluster, self._pages, request.query_params, self._write, form
             )
@@ -152,7 +152,7 @@ class _Site:
             if status == 500:
                 log.exception("%s", request.url.path)
             if request.headers.get("hx-request") and request.url.path != "/up":
-                # The part that failed shows the error, and the page continues to request it.
+                # The failed part of the page shows the error, and the page continues to request it.
                 return self._pages.page("lost.html", reason=reason, hint=hint)
             return self._pages.page(
                 "error.html", status, section=None, title=title, reason=reason, hint=hint,
@@ -160,9 +160,9 @@ class _Site:
             )  # fmt: skip
 
     async def http_error(self, request: Request, error: Exception) -> Response:
-        """Return the page of an error that no view raised."""
+        """Return the page of an error that was raised outside the views."""
         assert isinstance(error, HTTPException)
-        reasons = {404: "This page does not exist.", 405: "This server only reads."}
+        reasons = {404: "This page does not exist.", 405: "This server only answers GET requests."}
         reason = reasons.get(error.status_code, error.detail)
         return self._pages.refusal(error.status_code, "Not possible", reason, "")
 
@@ -176,7 +176,7 @@ def _explained(error: Exception) -> tuple[int, str, str, str]:
         if isinstance(error, _UNAVAILABLE_ERRORS):
             return 503, "The cluster does not answer", error.message, hint
         bad = not isinstance(error, (ServerError, WireError)) or isinstance(error, SqlError)
-        return (400 if bad else 502), "That did not work", error.message, hint
+        return (400 if bad else 502), "The request failed", error.message, hint
     if isinstance(error, OSError) and error.errno is not None:
         gone = error.errno in (errno.ENOENT, errno.ENOTDIR)
         known = gone or error.errno in (errno.EINVAL, errno.ENAMETOOLONG, errno.EILSEQ)
@@ -213,7 +213,7 @@ _MOST_WAITING: Final = 256
 
 
 class Workers:
-    """A fixed number of threads and a bounded queue before them.
+    """A fixed number of threads with a bounded queue.
 
     Args:
         limit_s: Seconds after which a caller gets RequestTimeout.
@@ -238,14 +238,14 @@ class Workers:
             self._queue.put_nowait((future, function))
         except queue.Full:
             raise ServerOverloaded(
-                "too many requests at once", hint="close other windows, or try again in a moment"
+                "too many requests at once", hint="close other windows, or retry in a moment"
             ) from None
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self._limit_s)
         except TimeoutError:
             raise RequestTimeout(
                 f"the cluster took longer than {self._limit_s:g} s for this page",
-                hint="it may be busy with a load or a large query; try again in a moment",
+                hint="it may be busy with a load or a large query; retry in a moment",
             ) from None
 
     def _work(self) -> None:

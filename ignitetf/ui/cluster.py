@@ -41,7 +41,7 @@ class Cluster:
         settings: The same.
         opened: Data sets that are open, by name and version.
         samples: Histograms by name and version.
-        figures: Figures that all windows request repeatedly; each is cached for a moment.
+        figures: Numbers that all windows request repeatedly; each is cached for a moment.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -74,10 +74,10 @@ class Cluster:
 
     @contextlib.contextmanager
     def client_for_statement(self) -> Iterator[Client]:
-        """Lend a client for a user's statement, which may take long.
+        """Lend a client for a user's statement, which may run for a long time.
 
         Raises:
-            ServerOverloaded: Too many such statements run.
+            ServerOverloaded: Too many statements of users are running.
         """
         if not self._statements.acquire(blocking=False):
             raise ServerOverloaded(
@@ -122,13 +122,13 @@ class Cluster:
             client.close()
 
 
-# A small cache of results; one thread computes each
+# A small cache of results; each is computed by one thread
 
 T = TypeVar("T")
 
 
 class Memo(Generic[T]):
-    """Caches the `most` results used last, by key, each for `lifetime_s` seconds.
+    """Caches the most recently used results by key, each for `lifetime_s` seconds.
 
     Args:
         most: Number of results.

@@ -2,10 +2,11 @@
 
 browser -> **guard** -> app
 
-- The Host must be ours. A name that a foreign DNS points here is refused (DNS rebinding).
+- The Host must be ours. Other names are refused, so a foreign DNS name cannot lead here (DNS
+  rebinding).
 - A request that another site caused is refused (Origin, Sec-Fetch-Site).
-- The token, in the address of the first request (of any page), is exchanged for a cookie that scripts cannot
-  read and that browsers do not send along from other sites.
+- The token, in the address of the first request (of any page), is exchanged for a cookie that
+  scripts cannot read and that browsers do not send from other sites.
 - A change needs a second secret, which only the forms of our own pages contain.
 """
 
@@ -63,7 +64,7 @@ class Secrets:
         self._tickets: dict[str, float] = {}
 
     def ticket(self) -> str:
-        """Return a one-use token valid for a minute: other users can see a browser's arguments."""
+        """Return a one-use token, valid for a minute: other users can see a browser's arguments."""
         made = secrets.token_urlsafe(24)
         self._tickets[made] = time.monotonic()
         return made
@@ -77,7 +78,7 @@ class Secrets:
 
 
 def same(given: str, secret: str) -> bool:
-    """Compare in constant time, wherever the texts differ."""
+    """Compare two texts in a time that does not depend on the first difference."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
 
 
@@ -112,14 +113,12 @@ class Guard:
         await (answer or self._app)(scope, receive, _with_headers(send))
 
     def _answer(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that is not passed on, or None."""
+        """Return the refusal of a request; None if it is passed to the application."""
         headers = Headers(scope=scope)
         if (found := self._foreign(scope, headers)) is not None:
             return found
         if scope["method"] not in _METHODS:
-            return self._refuse(
-                405, "Not possible", "This page is read, not changed, that way.", ""
-            )
+            return self._refuse(405, "Not possible", "This page does not accept this method.", "")
         if scope["path"].startswith("/static/"):
             return None
         if scope["method"] == "GET":
@@ -133,19 +132,19 @@ class Guard:
             return self._refuse(
                 401,
                 "A token is needed",
-                "This browser has not shown the token of this server yet.",
+                "This browser has not presented the token of this server yet.",
                 "Open the address that 'ignitetf ui' printed, with everything after '?token='.",
             )
         return None
 
     def _foreign(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return the answer to a request under another name or from another site, or None."""
+        """Return the refusal of a request to another host name or from another site, or None."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             return self._refuse(
                 421,
-                "Another server was meant",
-                "This server answers under the name that it printed only.",
+                "Wrong server name",
+                "This server only answers under the name that it printed.",
                 "Open the address that 'ignitetf ui' printed.",
             )
         site = headers.get("sec-fetch-site", "none")
@@ -154,14 +153,14 @@ class Guard:
         if site not in ("none", "same-origin") or any(o.lower() != own for o in origins):
             return self._refuse(
                 403,
-                "Another site asked",
+                "Request from another site",
                 "The request was sent by another page; this server only answers its own.",
                 "Type or paste the address into the address bar instead of following a link.",
             )
         return None
 
     def _admission_redirect(self, path: str, query: list[tuple[str, str]]) -> Response:
-        """Return the way to the page without the token in its address."""
+        """Return a redirect to the page without the token in its address."""
         # Two slashes at the beginning would name another server.
         place = "/" + quote(path.lstrip("/\\"))
         answer = RedirectResponse(f"{place}?{urlencode(query)}" if query else place, 303)

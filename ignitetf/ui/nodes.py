@@ -21,7 +21,7 @@ _INTERNAL: Final = ("sysMemPlc", "TxLog", "volatileDsMemPlc", "metastoreMemPlc")
 
 @dataclass(frozen=True)
 class Region:
-    """A data region: bytes in use and at most."""
+    """A data region: bytes in use, and their maximum."""
 
     name: str
     used: int
@@ -38,8 +38,8 @@ class NodeView:
         version: Version of Ignite.
         regions: Its data regions; None if it did not answer.
         heap_used: Bytes of Java's heap in use.
-        heap_most: Bytes of Java's heap at most.
-        other: Bytes of Java besides the heap.
+        heap_most: Maximum size of Java's heap in bytes.
+        other: Bytes of Java outside the heap.
         cpu: Share of its processors in use.
         processors: Number of its processors.
         threads: Number of its threads.

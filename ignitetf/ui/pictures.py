@@ -3,7 +3,7 @@
 value -> **picture** -> PNG or JPEG
 
 Stored bytes are never sent unchanged: each image is decoded and encoded again, so that the browser
-only ever gets an image.
+    only receives images.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 
 
 def _stamp() -> str:
-    """Return a version suffix for these files' addresses, so that browsers' copies are current."""
+    """Return a version for the addresses of these files, so that browsers do not use old copies."""
     digest = hashlib.sha256()
     for content, _ in static_files().values():
         digest.update(content)
@@ -81,7 +81,7 @@ class Pages:
         return HTMLResponse(self._environment.get_template(template).render(values), status)
 
     def refusal(self, status: int, title: str, reason: str, hint: str) -> Response:
-        """Return the page that explains a refused request."""
+        """Return the page of a refused request, with the reason."""
         return self.page(
             "refused.html", status, title=title, reason=reason, hint=hint, section=None
         )

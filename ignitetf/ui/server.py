@@ -113,12 +113,12 @@ def _listening(port: int | None) -> socket.socket:
         if port is None and error.errno == errno.EADDRINUSE:
             return _bound(0)
         raise ConfigError(
-            f"port {wanted}: {error.strerror}", hint="choose another one, or leave out --port"
+            f"port {wanted}: {error.strerror}", hint="choose another one, or omit --port"
         ) from error
 
 
 def _bound(port: int) -> socket.socket:
-    # asyncio sends small answers at once if the socket is declared as TCP.
+    # asyncio sends small answers immediately if the socket is declared as TCP.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

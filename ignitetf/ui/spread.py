@@ -1,4 +1,4 @@
-"""Distribution of a data set's rows: partitions, their owners, and how even it is.
+"""Distribution of a data set's rows: partitions, their owners, and its skew.
 
 manifest, partition map, SYS.NODES -> **spread** -> page
 """
@@ -59,7 +59,7 @@ class Spread:
 
 
 def spread_of(client: Client, data: View) -> Spread:
-    """Return where the rows of a data set are now."""
+    """Return the current distribution of the rows of a data set."""
     cache, count = data.cache, data.partition_count
     rows: tuple[int, ...] = () if data.manifest is None else data.manifest.partition_rows
     counted = len(rows) == count

@@ -1,4 +1,4 @@
-"""Statements that users type: check that they are allowed, and return their first rows.
+"""Statements of users: check that they are allowed, and return their first rows.
 
 text -> **statement** -> table
 
@@ -77,7 +77,9 @@ def _refused(statement: str) -> ConfigError:
         return ConfigError("the statement has a '?'", hint="write the value in its place")
     word = first_word(statement)
     if word in _BEGINNINGS:
-        return ConfigError("this page reads only, and that is not a plain query", hint=_HINT)
+        return ConfigError(
+            "this page only reads, and this statement is not a plain query", hint=_HINT
+        )
     near = difflib.get_close_matches(word, ("SELECT", "EXPLAIN", *sorted(_BEGINNINGS)), 1)
     meant = f"did you mean {near[0]}? " if near else ""
     shown = word or statement.split()[0]

@@ -57,5 +57,5 @@ class ViewRequest:
         """Return all values of a parameter that are not empty."""
         found = [value for value in self.params.getlist(name) if value]
         if any(len(value) > _LONGEST or "\0" in value for value in found):
-            raise ConfigError(f"{name}= is too long or no text")
+            raise ConfigError(f"{name}= is too long, or contains a NUL")
         return found

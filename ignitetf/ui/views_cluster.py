@@ -88,7 +88,7 @@ def sql(request: ViewRequest) -> Response:
     if not text:
         return _sql(request, text)
     if request.write and not reads_only(only_statement(text)):
-        # A link can open an address, so a change requires the button of the form.
+        # A link can open any address, so a change requires the button of the form.
         return _sql(request, text)
     return _run(request, text, write=False)
 
@@ -110,7 +110,7 @@ def stop_job(request: ViewRequest) -> Response:
 
 
 def up(request: ViewRequest) -> Response:
-    """Tell a waiting page to reload once the cluster answers."""
+    """Make a waiting page reload once the cluster answers."""
     with request.cluster.client() as client:
         client.cache_names()
     return Response(status_code=200, headers={"HX-Refresh": "true"})

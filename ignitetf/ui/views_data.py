@@ -219,7 +219,7 @@ def _splits(manifest: Manifest) -> list[dict[str, Any]]:
     return found
 
 
-# Open data sets; each is opened once until it changes
+# Open data sets; each is opened once, and again after a change
 
 
 def open_data_set(cluster: Cluster, name: str) -> View:

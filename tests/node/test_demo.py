@@ -73,7 +73,7 @@ def test_it_loses_a_node_of_its_own_and_resumes_to_the_same_weights(node_home, t
     try:
         facts, said = demo(tmp_path, "--port", lasting_port(2), **none)
         assert facts["killed"] == 1 and facts["resumed_equal"] is True
-        assert "the training goes on" in said and "started the killed node again" in said
+        assert "the training continues" in said and "started the killed node again" in said
         # No terminal, so no images.
         assert "\x1b" not in said and "▀" not in said
         files = check_saved(facts["address"].split(",")[0], facts, begin)
