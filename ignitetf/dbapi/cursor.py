@@ -49,8 +49,8 @@ def connect(
         address: `HOST:PORT`, or several; None for the profile, the environment or the running node.
         schema: SQL schema for names without one.
         timeout_s: Limit in seconds for each statement; None for none.
-        page_rows: Rows in a page; None requests 1,024 first, and then as many as
-            fill the link for a round trip.
+        page_rows: Rows in a page; None requests 1,024 rows first; later pages are large enough to
+            keep the connection busy.
         **settings: As for `ignitetf.connect`: `username`, `password`, `ca`, `profile` ...
 
     Raises:
@@ -64,13 +64,13 @@ def connect(
 class Connection:
     """A connection to a cluster. Threads may share it; each thread uses its own cursors.
 
-    Each statement takes effect at once: Apache Ignite 2 has no SQL transactions.
+    Each statement is applied immediately: Apache Ignite 2 has no SQL transactions.
 
     Attributes:
         schema: SQL schema for names without one.
         timeout_s: Limit in seconds for the statements of new cursors.
-        page_rows: Rows in a page; None requests 1,024 first, and then as many as fill the
-            link for a round trip.
+        page_rows: Rows in a page; None requests 1,024 rows first; later pages are large enough to
+            keep the connection busy.
         autocommit: Always True.
     """
 
@@ -113,14 +113,14 @@ class Connection:
         return "<Connection, closed>" if self._client is None else f"<Connection of {self._client}>"
 
     def commit(self) -> None:
-        """Do nothing: each statement has taken effect already."""
+        """Do nothing: each statement is already applied."""
         self.client()
 
     def rollback(self) -> None:
-        """Raise NotSupportedError: each statement has taken effect already."""
+        """Raise NotSupportedError: each statement is already applied."""
         self.client()
         raise NotSupportedError(
-            "statements cannot be taken back",
+            "statements cannot be rolled back",
             hint="SQL of Apache Ignite 2 has no transactions over several statements",
         )
 
@@ -215,14 +215,14 @@ class Cursor:
     def executemany(self, operation: str, seq_of_parameters: Iterable[Any]) -> Self:
         """Run one statement that changes data, once for each row of parameters.
 
-        Many requests run at a time. If one fails, others may have taken effect. Rows are read only
+        Many requests run at a time. If one fails, others may have been applied. Rows are read only
         when they are sent, so `seq_of_parameters` may be a generator.
         """
         _check_statement(operation)
         if not isinstance(seq_of_parameters, Iterable):
             raise ProgrammingError(
                 f"the rows of parameters are a {type(seq_of_parameters).__name__}",
-                hint="a list of rows, or anything that yields them",
+                hint="give a list of rows, or a generator",
             )
         client = self._begin()
         with pep_249():
@@ -232,8 +232,8 @@ class Cursor:
             if (first := next(rows, None)) is None:
                 self.rowcount = 0
                 return self
-            # The first row is sent alone. If the table's name is the view of a data set, this is
-            # found out before the other rows are sent.
+            # The first row is sent alone. If the table is the view of a data set, the error is
+            # raised before the other rows are sent.
             self._run(client, operation, first)
             assert self._result is not None
             changed = self.rowcount
@@ -357,7 +357,7 @@ class Cursor:
         except (ValueError, OverflowError) as error:
             raise DataError(
                 f"the result has a value that pandas cannot hold: {error}",
-                hint="take fetch_arrow_table() or fetch_numpy()",
+                hint="use fetch_arrow_table() or fetch_numpy()",
             ) from error
 
     def __arrow_c_schema__(self) -> object:
@@ -390,8 +390,8 @@ class Cursor:
         self._check_rows()
         if self._rows:
             raise InterfaceError(
-                "rows of a page were fetched one by one before",
-                hint="take columns right after execute()",
+                "rows of this page were already fetched one by one",
+                hint="fetch columns directly after execute()",
             )
         assert self._result is not None
         return self._result

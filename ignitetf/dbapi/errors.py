@@ -8,7 +8,7 @@ Warning:
     +-- DatabaseError
         +-- DataError         a value that does not fit
         +-- OperationalError  the cluster cannot be reached, is full, was too slow
-        +-- IntegrityError    a key that exists, a null that may not be
+        +-- IntegrityError    a key that exists already, a null in a NOT NULL column
         +-- InternalError     an answer that breaks the protocol
         +-- ProgrammingError  the statement or its parameters are wrong
         +-- NotSupportedError a feature that Apache Ignite lacks
@@ -76,7 +76,7 @@ class Error(Exception):
 
 
 class InterfaceError(Error):
-    """A cursor or connection was used in a way that is not possible."""
+    """A cursor or connection was closed, or an argument is wrong."""
 
 
 class DatabaseError(Error):

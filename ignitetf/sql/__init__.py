@@ -57,7 +57,7 @@ def statement(name: str, /, **values: Fill) -> str:
 
 
 def text_of(name: str) -> str:
-    """Return the unfilled text of `name`.sql; raises ConfigError if there is none."""
+    """Return the unfilled text of `name`.sql; raises ConfigError if it does not exist."""
     if name not in names():
         raise ConfigError(f"no statement {name!r}", hint=f"there are {', '.join(names())}")
     return (_folder() / f"{name}.sql").read_text(encoding="utf-8")

@@ -89,7 +89,7 @@ def _calls(kept: Sequence[Token]) -> dict[int, int]:
 
 
 def by_value(statement: str, params: Sequence[Any]) -> str:
-    """Return a statement that compares keys by value, for keys of any width.
+    """Return a statement that compares keys by value, for integer keys of any size.
 
     Args:
         statement: Any statement.
@@ -115,7 +115,7 @@ def _with_casts(statement: str, kinds: tuple[str | None, ...]) -> str:
 
 
 def _sql_type(value: Any) -> str | None:
-    """Return the SQL type with which a value is sent, if keys of other types can equal it."""
+    """Return the SQL type of a value if keys of other types can equal it; otherwise None."""
     if isinstance(value, bool):
         return None
     if isinstance(value, Integral):

@@ -72,7 +72,7 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of a text, which together make up the text."""
+    """Yield the tokens of a text; joined, they are the text."""
     for match in _TOKEN.finditer(text):
         yield Token(match.lastgroup, match[0], match.start())  # type: ignore[arg-type]
 

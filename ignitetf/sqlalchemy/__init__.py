@@ -1,7 +1,7 @@
 """Apache Ignite for SQLAlchemy: `create_engine("ignite://127.0.0.1:10800/PUBLIC")`.
 
 An installed package registers the name `ignite` by itself; otherwise importing this module does.
-docs/sqlalchemy.md lists what SQLAlchemy can and cannot do with Ignite.
+docs/sqlalchemy.md lists the supported features of SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ignitetf.sqlalchemy.dialect import IgniteDialect
 from ignitetf.sqlalchemy.types import TINYINT
 from ignitetf.sqlalchemy.versions import Uuid
 
-# `Uuid` is SQLAlchemy's own, which 1.4 does not have.
+# `Uuid` is a class of SQLAlchemy, which 1.4 does not have.
 __all__ = ["TINYINT", "IgniteDialect", "Merge", "Uuid", "merge"]
 
 for _name in ("ignite", "ignite.ignitetf"):

@@ -53,7 +53,7 @@ _RESERVED: Final = frozenset(
     )
 )
 
-# Together with the offset it has to fit into 31 bits.
+# The sum with the offset must fit into 31 bits.
 _ALL_ROWS: Final = 1_000_000_000
 
 
@@ -110,8 +110,7 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
             mark = self.render_literal_value(escape, types.String())
             twice = self.render_literal_value(escape * 2, types.String())
             pattern = f"REPLACE({pattern}, '\\', '\\\\')"
-            # A doubled escape character is the character itself: replace it by a placeholder
-            # meanwhile.
+            # A doubled escape character is the character itself: replace it by a placeholder first.
             pattern = f"REPLACE(REPLACE({pattern}, {twice}, CHAR(1)), {mark}, '\\')"
             pattern = f"REPLACE({pattern}, CHAR(1), {mark})"
         return f"{left} {operator} {pattern}"
@@ -142,7 +141,7 @@ class IgniteCompiler(SQLCompiler):  # type: ignore[misc]
         return text
 
     def visit_floordiv_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """Compile a whole quotient; without types, Ignite would return a fraction."""
+        """Compile an integer division; without types, Ignite would return a fraction."""
         if not isinstance(binary.right.type, types.Integer):
             text: str = super().visit_floordiv_binary(binary, operator, **kw)
             return text

@@ -89,7 +89,7 @@ class IgniteDDLCompiler(DDLCompiler):  # type: ignore[misc]
     def _option(self, table: Any, name: str, value: Any) -> str:
         if name == "affinity_key":
             column = table.columns.get(value)
-            # Ignite keeps a quoted name as it is.
+            # Ignite does not change a quoted name.
             value = self.dialect.denormalize_name(value if column is None else column.name)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if any(mark in text for mark in '",='):
@@ -118,14 +118,14 @@ class IgniteDDLCompiler(DDLCompiler):  # type: ignore[misc]
     def _leave_out(self, what: str, constraint: Any) -> None:
         # The parent of a single column's check is that column.
         parent = getattr(constraint, "parent", None)
-        util.warn(f"Apache Ignite has no {what}: one of {parent} is left out")
+        util.warn(f"Apache Ignite has no {what}: one of {parent} is omitted")
 
     def visit_create_index(self, create: Any, *args: Any, **kw: Any) -> str:
         """Compile an index; a unique one becomes an ordinary one, with a warning."""
         index = create.element
         text: str = super().visit_create_index(create, *args, **kw)
         if index.unique:
-            util.warn(f"Apache Ignite has no unique indexes: {index.name} does not refuse a row")
+            util.warn(f"Apache Ignite has no unique indexes: {index.name} accepts duplicate rows")
             text = text.replace("CREATE UNIQUE INDEX", "CREATE INDEX", 1)
         options = index.dialect_options["ignite"]
         for name in ("parallel", "inline_size"):

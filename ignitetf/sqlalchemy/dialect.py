@@ -39,8 +39,8 @@ def _add_hint(context: Any) -> None:
 class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
     """Apache Ignite 2 through `ignitetf.dbapi`.
 
-    Each statement takes effect at once. `commit()` and `rollback()` do nothing, as in SQLAlchemy's
-    isolation level AUTOCOMMIT, which is the only one.
+    Each statement is applied immediately. `commit()` and `rollback()` do nothing, as in
+    SQLAlchemy's isolation level AUTOCOMMIT, which is the only one.
     """
 
     name = "ignite"
@@ -111,7 +111,7 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
     # Transactions, which Ignite's SQL does not have
 
     def do_rollback(self, dbapi_connection: Any) -> None:
-        """Do nothing: each statement has already taken effect."""
+        """Do nothing: each statement is already applied."""
 
     def do_begin_twophase(self, connection: Any, xid: Any) -> None:
         """Refuse it."""
@@ -124,15 +124,15 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
         )
 
     def get_isolation_level_values(self, dbapi_connection: Any) -> list[str]:
-        """Return the only one."""
+        """Return the only isolation level, AUTOCOMMIT."""
         return [_AUTOCOMMIT]
 
     def get_default_isolation_level(self, dbapi_conn: Any) -> str:
-        """Return the only one."""
+        """Return the only isolation level, AUTOCOMMIT."""
         return _AUTOCOMMIT
 
     def get_isolation_level(self, dbapi_connection: Any) -> str:
-        """Return the only one."""
+        """Return the only isolation level, AUTOCOMMIT."""
         return _AUTOCOMMIT
 
     def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
@@ -145,7 +145,7 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
     # The connection
 
     def do_ping(self, dbapi_connection: Any) -> bool:
-        """Send the cluster a small request."""
+        """Check the connection with a small request."""
         with dbapi_connection.cursor() as cursor:
             cursor.execute("SELECT 1")
         return True
@@ -165,7 +165,7 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
         return tuple(int(number) for number in numbers if number.isdigit())
 
     def _get_default_schema_name(self, connection: Any) -> str:
-        # SQLAlchemy 1.4 does not wrap the first one.
+        # SQLAlchemy 1.4 does not wrap the first error.
         raw = getattr(connection.connection, "dbapi_connection", connection.connection)
         found: str = self.normalize_name(raw.schema)
         return found

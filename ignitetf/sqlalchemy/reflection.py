@@ -76,7 +76,7 @@ class Reflection:
     def get_sequence_names(
         self, connection: Any, schema: str | None = None, **kw: Any
     ) -> list[str]:
-        """Return none: Ignite has no sequences, temporary tables or views, or materialized views."""
+        """Return an empty list: Ignite has no sequences, temporary or materialized views."""
         return []
 
     get_temp_table_names = get_temp_view_names = get_sequence_names
@@ -137,7 +137,7 @@ class Reflection:
             result = connection.exec_driver_sql(statement)
         except exc.DBAPIError as error:
             raise exc.UnreflectableTableError(
-                f"{names['t']} cannot be read, a view perhaps whose table was dropped: {error.orig}"
+                f"{names['t']} cannot be read; it may be a view whose table was dropped: {error.orig}"
             ) from error
         with contextlib.closing(result):
             return result.cursor.description
@@ -207,7 +207,7 @@ class Reflection:
     def get_foreign_keys(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Return none: the primary key is Ignite's only constraint."""
+        """Return an empty list: the primary key is Ignite's only constraint."""
         self._require(connection, table_name, schema)
         return []
 
@@ -217,7 +217,7 @@ class Reflection:
     def get_table_comment(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> dict[str, Any]:
-        """Return none: Ignite keeps no comments."""
+        """Return no comment: Ignite does not store comments."""
         self._require(connection, table_name, schema)
         return {"text": None}
 

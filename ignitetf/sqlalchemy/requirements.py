@@ -1,4 +1,4 @@
-"""The dialect's features for SQLAlchemy's own suite, as far as they differ from its defaults.
+"""The dialect's features for SQLAlchemy's own suite, where they differ from its defaults.
 
 **requirements** -> SQLAlchemy's suite, in tests/contract
 """
@@ -14,7 +14,7 @@ from sqlalchemy.testing.requirements import SuiteRequirements
 
 __all__ = ["SUPPORTED", "UNSUPPORTED", "Requirements"]
 
-# Features that the suite assumes, and why the dialect does not have them.
+# Features that the suite assumes but the dialect lacks, with the reason.
 UNSUPPORTED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "autoincrement_insert": "no autoincrement",
@@ -25,7 +25,7 @@ UNSUPPORTED: Final[Mapping[str, str]] = MappingProxyType(
         "on_update_cascade": "no foreign keys",
         "recursive_fk_cascade": "no foreign keys",
         "unique_constraint_reflection": "no unique constraints",
-        "named_constraints": "the name of a primary key is not kept",
+        "named_constraints": "the name of a primary key is not stored",
         "implicitly_named_constraints": "no names of constraints",
         "schemas": "schemas are made by the configuration of a node, not by SQL",
         "temporary_tables": "no temporary tables",
@@ -35,7 +35,7 @@ UNSUPPORTED: Final[Mapping[str, str]] = MappingProxyType(
         "symbol_names_w_double_quote": "a table whose column has a quote cannot be dropped",
     }
 )
-# Features that it does not assume and the dialect has.
+# Features that the suite does not assume but the dialect has.
 SUPPORTED: Final = (
     "binary_literals",
     "date_historic",
@@ -69,10 +69,10 @@ SUPPORTED: Final = (
 
 
 class Requirements(SuiteRequirements):  # type: ignore[misc]
-    """The dialect's answers."""
+    """The features of the dialect."""
 
     def get_isolation_levels(self, config: Any) -> dict[str, Any]:
-        """Return the only level."""
+        """Return the only isolation level, AUTOCOMMIT."""
         return {"default": "AUTOCOMMIT", "supported": ["AUTOCOMMIT"]}
 
 

@@ -21,7 +21,7 @@ from ignitetf.sqlalchemy.grains import TIME_GRAINS
 
 __all__ = ["IgniteEngineSpec"]
 
-# A cursor's statements begin with this mark, by which another process finds them.
+# A cursor's statements begin with this mark, so that another process can find them.
 _marks: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
@@ -58,7 +58,7 @@ class IgniteEngineSpec(BaseEngineSpec):  # type: ignore[misc]
 
     @classmethod
     def cancel_query(cls, cursor: Any, query: Any, cancel_query_id: str) -> bool:
-        """Stop the statement with this mark; return whether a node had it.
+        """Stop the statement with this mark; return whether a node was running it.
 
         A node lists only its own statements, so every address of the connection is queried.
         """

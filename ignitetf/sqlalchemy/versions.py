@@ -26,7 +26,7 @@ def cached(function: Any) -> Any:
 
 
 def autoincrement_column(table: Any) -> Any:
-    """Return the column that the database should number; None if there is none."""
+    """Return the autoincrement column of a table; None if it has none."""
     return table._autoincrement_column if is_old else table.autoincrement_column
 
 
@@ -51,5 +51,5 @@ def _old_types() -> tuple[Any, Any]:
 
 
 UUID, DOUBLE = _old_types() if is_old else (types.UUID, types.DOUBLE)
-# The portable one.
+# The portable type.
 Uuid: Final[Any] = UUID if is_old else types.Uuid

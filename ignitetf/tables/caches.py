@@ -85,7 +85,7 @@ def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> P
         except SqlUnavailable as error:
             if spec.partitions != DEFAULT_PARTITIONS:
                 raise ConfigError(
-                    f"{error.message}, so it makes no cache with {spec.partitions} partitions",
+                    f"{error.message}, so it cannot create a cache with {spec.partitions} partitions",
                     hint=f"omit the number: the cluster's default is {DEFAULT_PARTITIONS:,}",
                     partitions=spec.partitions,
                 ) from error
@@ -208,10 +208,10 @@ def creation_error(error: SqlError, table: str, partitions: int) -> IgniteTFErro
 def undone_if_interrupted(exists: Callable[[], bool], remove: Callable[[], None]) -> Iterator[None]:
     """Remove what the block was creating if it is interrupted, and re-raise the interruption.
 
-    Errors are left to the block, since then the node has answered or is lost.
+    Errors are not handled here: the node has then answered or is lost.
 
     Args:
-        exists: True if the object exists; it must not when the block begins.
+        exists: Returns whether the object exists; it must not exist before the block.
         remove: Removes the object.
     """
     try:
@@ -271,8 +271,8 @@ def _create(client: Client, spec: CacheSpec, text: str, table: str) -> Partition
         raise creation_error(error, table, spec.partitions or DEFAULT_PARTITIONS) from error
     if spec.partitions is None:
         return None
-    # The map takes a fifth of the time of the view, which is queried only if the map, in which all
-    # partitions of a new cache still have owners, does not confirm the number.
+    # The map takes a fifth of the time of the view. In the map all partitions of a new cache have
+    # owners; the view is queried only if the map does not confirm the number.
     found = client.partition_map(spec.name)
     count = spec.partitions
     if found.count != count and client.partition_count(spec.name) != count:
@@ -327,7 +327,7 @@ def _key_columns(schema: Schema) -> list[tuple[str, str]]:
 
 
 def _undo(exists: Callable[[], bool], remove: Callable[[], None]) -> None:
-    """Remove the object as soon as it exists, retrying, since a half-made one may refuse."""
+    """Remove the object once it exists; retry, since an unfinished one may refuse."""
     deadline = time.monotonic() + _MAKING_S
     while True:
         if exists():

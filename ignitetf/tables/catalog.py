@@ -4,10 +4,10 @@ loader -> **manifest** -> reader, verify, describe
 
 A manifest is a JSON text in the replicated cache `IGNITETF_CATALOG`, keyed by the name of its data
 set, so that every Ignite client can read it. The loader writes it last, when all rows are stored,
-so its content can be relied on.
+so a manifest is always correct.
 
 A data set has the name its user gave it. The rows are in the cache `Manifest.cache`, whose name
-differs while a replacement takes over; readers follow the manifest.
+differs during a replacement; readers follow the manifest.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ log = logging.getLogger(__name__)
 
 CATALOG_CACHE: Final = "IGNITETF_CATALOG"
 _FORMAT: Final = 1
-# Names of other entries than manifests contain this; names of data sets never do.
+# Other entries than manifests have this in their names; names of data sets never have it.
 SEPARATOR: Final = "\n"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything recorded about a data set.
+    """All recorded facts about a data set.
 
     Attributes:
         name: Name of the data set.
-        schema: Its records, as they are for training (also in the block layout).
+        schema: Its records as training reads them (also in the block layout).
         cache: The cache that holds it now; `name`, except while it is being replaced.
         layout: `rows` (an entry is a record) or `blocks` (an entry is a block of columns).
         rows: Number of records.
@@ -130,7 +130,7 @@ def catalog(client: Client) -> Texts:
 
 
 def read_manifest(client: Client, name: str) -> Manifest | None:
-    """Return a data set's manifest, or None if there is none (a cache made by others).
+    """Return a data set's manifest; None for a cache without one (made by another program).
 
     Raises:
         SchemaError: It is damaged, or of another version.
@@ -139,12 +139,12 @@ def read_manifest(client: Client, name: str) -> Manifest | None:
 
 
 def manifest_question(client: Client, name: str) -> Question[str | None]:
-    """Return the question for the text of a data set's manifest, for `manifest_of`."""
+    """Return the request for the text of a data set's manifest; `manifest_of` parses it."""
     return catalog(client).question(name)
 
 
 def journal_question(client: Client, name: str) -> Question[str | None]:
-    """Return the question for the text of a data set's journal; its answer is None without one."""
+    """Return the request for the text of a data set's journal; the answer is None without one."""
     return catalog(client).question(f"{name}{SEPARATOR}journal")
 
 
@@ -174,12 +174,12 @@ def drop_manifest(client: Client, name: str) -> None:
 
 
 def forget_manifest(client: Client, name: str) -> None:
-    """Remove a data set's manifest if there is one."""
+    """Remove a data set's manifest if it exists."""
     catalog(client).delete(name)
 
 
 def forget_journal(client: Client, name: str) -> None:
-    """Remove the journal of a data set's unfinished load if there is one."""
+    """Remove the journal of a data set's unfinished load if it exists."""
     catalog(client).delete(f"{name}{SEPARATOR}journal")
 
 

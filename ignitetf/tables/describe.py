@@ -1,4 +1,4 @@
-"""Describes what is in the cluster: caches, tables, and the fields of one cache.
+"""Describes the contents of a cluster: caches, tables, and the fields of a cache.
 
 Fields are read from the manifest of the load. Without a manifest they are read from the SQL table,
 and without a table from the first entries of the cache.
@@ -52,7 +52,7 @@ __all__ = [
 _Row = TypeVar("_Row")
 _Found = TypeVar("_Found")
 
-_SAMPLE: Final = 4  # entries inspected if only they show the fields
+_SAMPLE: Final = 4  # entries that are read if neither manifest nor table has the fields
 
 # SQL types by the Java class of their values, as named in the system views.
 _SQL_TYPE: Final[Mapping[str, str]] = {
@@ -136,7 +136,7 @@ def find_table(client: Client, name: str) -> dict[str, Any]:
         The same keys as in `list_tables`, without `rows`.
 
     Raises:
-        CacheNotFound: There is none; the hint suggests similar names.
+        CacheNotFound: It does not exist; the hint suggests similar names.
         ConfigError: Tables of several schemas have this name.
     """
     tables = _tables(client)
@@ -180,7 +180,7 @@ def data_name(client: Client, name: str) -> DataName:
     """Return the data set or cache of this name, or the one whose SQL table has this name.
 
     Raises:
-        CacheNotFound: There is none; the hint suggests similar names.
+        CacheNotFound: It does not exist; the hint suggests similar names.
         ConfigError: Tables of several schemas have this name.
     """
     if client.cache_exists(name) or read_manifest(client, name) is not None:
@@ -229,7 +229,7 @@ def resolve(client: Client, name: str) -> str:
     """Return the cache of this name, or the one that holds the data set or SQL table of this name.
 
     Raises:
-        CacheNotFound: There is none; the hint suggests similar names.
+        CacheNotFound: It does not exist; the hint suggests similar names.
         ConfigError: Tables of several schemas have this name.
     """
     if client.cache_exists(name):

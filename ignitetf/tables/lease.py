@@ -6,11 +6,11 @@ The lease is an entry of the catalog, added atomically, so only one client can h
 renews it every second with a growing number. Clocks of different machines are never compared:
 
 - A client that waits watches the number. If it grows, the holder is alive and the error names it.
-  If it has not changed for `EXPIRES_S`, the lease is taken over, or at once if the holder is a
-  process of this machine that has ended.
-- A holder must have renewed within `TRUSTED_S`, half of that, before it sends anything that changes
-  the data set (`check`). A holder that was suspended for longer renews first, and stops if another
-  client has taken over.
+  If it has not changed for `EXPIRES_S`, the client takes the lease. It does so at once if the
+  holder is a process of this machine that has ended.
+- A holder must have renewed within `TRUSTED_S`, half of that, before it sends a request that
+  changes the data set (`check`). A holder that was suspended for longer renews first, and stops if
+  another client has taken over.
 
 Two gaps remain: a request that was already on its way to the node when its holder was suspended,
 and a virtual machine that is paused together with its clock, which only notices at its next
@@ -72,8 +72,8 @@ class Holder:
         host: Name of the machine, for people.
         machine: Identity of the machine since its boot (`owner.machine`).
         pid: Process id.
-        started: When the process started.
-        since: When the lease was requested, ISO 8601 in UTC.
+        started: Start time of the process.
+        since: Time of the request for the lease, ISO 8601 in UTC.
         renewals: Number of renewals.
     """
 
@@ -101,7 +101,7 @@ class Holder:
 
     @classmethod
     def from_text(cls, text: str) -> Holder:
-        """Parse what `to_text` wrote; a damaged text gives a holder without any details."""
+        """Parse the text of `to_text`; a damaged text gives a holder without details."""
         with contextlib.suppress(ValueError, TypeError, RecursionError):
             found = cls(**json.loads(text))
             if isinstance(found.pid, int) and isinstance(found.started, float | None):
@@ -162,10 +162,10 @@ class Lease:
         self.release(_HURRY_S if at_once else self.client.settings.request_timeout_s)
 
     def acquire(self) -> None:
-        """Take the lease, waiting up to `EXPIRES_S` for a sign of life from its current holder.
+        """Take the lease; wait up to `EXPIRES_S` for a renewal by its current holder.
 
         Raises:
-            DataSetBusy: Somebody who is alive holds it.
+            DataSetBusy: A living process holds it.
             ServerOverloaded: The node has no memory for it.
         """
         try:
@@ -213,11 +213,11 @@ class Lease:
                 time.sleep(_POLL_S)
 
     def check(self) -> None:
-        """Make sure the lease is still held; called before each request that changes the data set.
+        """Check that the lease is still held; called before each request that changes the data set.
 
         Raises:
             DataSetBusy: Another client has taken over.
-            ConnectError: It has to be renewed, but the cluster does not answer.
+            ConnectError: The lease must be renewed, but the cluster does not answer.
         """
         if self._lost is not None:
             raise self._lost
@@ -229,7 +229,7 @@ class Lease:
     def release(self, limit_s: float) -> None:
         """Release the lease, or let it expire if the cluster does not answer within `limit_s`."""
         self._ended.set()
-        # A renewal may be running, which may take as long as any request.
+        # A renewal may be running; it may take as long as any request.
         if self._lost is None and self._lock.acquire(timeout=limit_s):
             try:
                 with contextlib.suppress(IgniteTFError):
@@ -284,7 +284,7 @@ class Lease:
 
     def _confirm(self, done: bool, began: float, text: str) -> bool:
         if done:
-            # Counted from when the request was sent, as watchers can only see the number later.
+            # Counted from the time of the request: other clients see the number later.
             self._text, self._renewed = text, began
         return done
 
@@ -296,7 +296,7 @@ class Lease:
         holder = Holder.from_text(found)
         return DataSetBusy(
             f"{self.name!r} is in use: {holder}",
-            hint=f"wait for that to end; a lease of a killed process expires after {EXPIRES_S:g} s",
+            hint=f"wait for its end; a lease of a killed process expires after {EXPIRES_S:g} s",
             **_fields(self.name, holder),
         )
 

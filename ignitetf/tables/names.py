@@ -1,4 +1,4 @@
-"""The SQL names in a cluster: tables with their columns, and errors that suggest what was meant.
+"""The SQL names in a cluster: tables with their columns; errors with suggestions.
 
 system views, client -> **names** -> completion, query, the prompt
 """
@@ -127,7 +127,7 @@ def _suggestion(client: Client, message: str, statement: str) -> str | None:
         return None
     try:
         names = sql_names(client)
-    except IgniteTFError:  # the first error is what matters
+    except IgniteTFError:  # report the first error
         return None
     kind, name = missing.groups()
     if kind == "Column":

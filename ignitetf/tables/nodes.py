@@ -1,4 +1,4 @@
-"""Requests that each node of a cluster has to answer by itself.
+"""Requests that each node of a cluster must answer by itself.
 
 client -> **nodes** -> views, removal
 """
@@ -17,7 +17,7 @@ from ignitetf.wire.answers import NodeEndpoint
 
 __all__ = ["each_node", "wait_dropped"]
 
-# Nodes that this machine cannot reach must not hold up a command.
+# Nodes that this machine cannot reach must not delay a command.
 _CONNECT_S: Final = 2.0
 _DROPPED_S: Final = 10.0
 _POLL_S: Final = 0.01

@@ -1,9 +1,9 @@
-"""Removes caches, tables and data sets with all that belongs to them: views, manifests, journals.
+"""Removes caches, tables and data sets with their views, manifests and journals.
 
-A command that removes or empties a data set holds its lease meanwhile, so it is refused while a
-load is running. What belongs to a data set is found by its names and by the catalog, which is
-cleared last: so a removal that was stopped anywhere can be repeated, and so can one of a data set
-that others have removed in part (`DROP TABLE`).
+A command that removes or empties a data set holds its lease, so it is refused while a load is
+running. The parts of a data set are found by its names and by the catalog, which is cleared last.
+So an interrupted removal can be repeated, also if another program has removed a part (`DROP
+TABLE`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Found(NamedTuple):
     """The cache and data set that a name refers to, for a removal.
 
     Attributes:
-        cache: The cache; it may be gone if the name is that of a data set.
+        cache: The cache; it may be missing if the name is that of a data set.
         data_set: The data set that the cache belongs to; otherwise the cache's name.
     """
 
@@ -124,10 +124,10 @@ def drop_caches(client: Client, caches: Iterable[str]) -> None:
 
 
 def find_removable(client: Client, name: str) -> Found:
-    """Return what a name refers to, even if only its entries in the catalog remain.
+    """Return the cache and data set of a name, even if only its catalog entries remain.
 
     Raises:
-        CacheNotFound: There is nothing of this name.
+        CacheNotFound: Neither a cache nor a data set has this name.
     """
     entries = catalog(client).all()
     if _has_records(entries, name):
@@ -135,7 +135,7 @@ def find_removable(client: Client, name: str) -> Found:
     try:
         cache = resolve(client, name)
     except CacheNotFound:
-        # A killed process may have had nothing but the lease.
+        # A killed process may have left only the lease.
         if f"{name}{SEPARATOR}lease" in entries:
             return Found(name, name)
         raise
@@ -174,7 +174,7 @@ def drop_dataset(name: str, *, client: Client | None = None, missing_ok: bool = 
         missing_ok: True if it may be missing.
 
     Raises:
-        CacheNotFound: There is nothing of this name.
+        CacheNotFound: Neither a cache nor a data set has this name.
         DataSetBusy: It is being loaded.
     """
     with contextlib.nullcontext(client) if client is not None else connect() as connected:
@@ -221,7 +221,7 @@ def clear_cache(client: Client, name: str) -> None:
     with _held(client, name) as (cache, data_set):
         if cache == index_table(data_set):
             raise ConfigError(
-                f"cache {cache!r} belongs to the data set {data_set!r}, whose rows would stay",
+                f"cache {cache!r} belongs to the data set {data_set!r}; its rows would stay",
                 hint=f"'ignitetf cache clear {data_set}' empties all of it",
             )
         found, journal = _recorded(client, data_set), _recorded(client, _journal(data_set))
@@ -283,7 +283,7 @@ def _own_caches(manifest: Manifest) -> set[str]:
 
 
 def remove_cache(client: Client, cache: str) -> None:
-    """Remove exactly this cache and its table; raises CacheNotFound if there is none."""
+    """Remove exactly this cache and its table; raises CacheNotFound if it does not exist."""
     parts = find_parts(client, cache)
     _remove(client, parts)
     wait_dropped(client, [cache] if parts.tables else [])
@@ -296,7 +296,7 @@ def _remove(client: Client, parts: Parts) -> None:
         for schema, table in parts.tables:
             drop_sql_table(client, schema, table)
     except SqlError as error:
-        # If the cache was made from a configuration, as by Java, its tables go with it.
+        # If the cache was made from a configuration, as by Java, its tables are removed with it.
         if "Only cache created with CREATE TABLE" not in error.message:
             raise
     else:
@@ -306,7 +306,7 @@ def _remove(client: Client, parts: Parts) -> None:
 
 
 def drop_sql_table(client: Client, schema: str, table: str) -> None:
-    """Drop a table; raises CacheNotFound if a call cut off by Ctrl-C has dropped it already."""
+    """Drop a table; raises CacheNotFound if an interrupted call has already dropped it."""
     try:
         client.sql(f"DROP TABLE {quoted(schema)}.{quoted(table)}").close()
     except SqlError as error:
@@ -348,7 +348,7 @@ def _recorded(client: Client, entry: str) -> Mapping[str, Any] | None:
 
 
 def _drop_all(client: Client, data_set: str, cache: str) -> None:
-    """Remove a cache and all that belongs to its data set: views first, catalog entries last."""
+    """Remove a cache and its data set: views first, catalog entries last."""
     for view in _views(client, data_set):
         client.sql(statement("drop_view", view=view)).close()
     drop_caches(client, sorted(_caches(client, data_set) | {cache}))
@@ -379,7 +379,7 @@ def _is_own_cache(client: Client, cache: str, data_set: str) -> bool:
 
 
 def _views(client: Client, data_set: str) -> list[str]:
-    """Return the views that a load made for a data set, also those whose table is gone."""
+    """Return the views that a load made for a data set, including those without a table."""
     names = [data_set]
     if not _has_records(catalog(client).all(), index_table(data_set)):
         names.append(index_table(data_set))

@@ -1,9 +1,8 @@
 """Checks a node's memory: whether it is full, and whether a new cache fits into the rest.
 
-A cache takes memory for each partition before it has a row, and an in-memory node without enough
-memory for that halts. An embedded node refuses such a cache itself (`node.config`), whichever
-client requests it, but with little explanation. The check here is made first, works on every
-cluster and reports the numbers.
+A new cache needs memory for each partition even without rows. An in-memory node without this memory
+halts. An embedded node refuses such a cache itself (`node.config`), with little explanation. The
+check here runs first, works on every cluster and reports the numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _HINT: Final = "give the node more memory (ignitetf node start --memory SIZE), o
 def memory_full(client: Client) -> ServerOverloaded | None:
     """Return the error to raise if a data region of the node is full, or None.
 
-    A failed update only reports its keys, so the reason has to be looked up.
+    A failed update only reports its keys, so the reason must be requested.
     """
     for region, (used, most) in data_regions(client).items():
         if used > _FULL * most > 0 and not (region == _DEFAULT and _storage(client)[0]):
@@ -46,8 +45,8 @@ def memory_full(client: Client) -> ServerOverloaded | None:
 def require_room(client: Client, cache: str, partitions: int) -> None:
     """Raise ServerOverloaded unless the node has room for a new cache of this many partitions.
 
-    The check assumes that this node holds all partitions, as it may have to one day. A node without
-    metrics is assumed to have room.
+    The check assumes that this node holds all partitions, as after the loss of the other nodes. A
+    node without metrics is assumed to have room.
     """
     used, most = data_regions(client).get(_DEFAULT, (0, 0))
     on_disk, page_bytes = _storage(client)

@@ -63,7 +63,7 @@ class CacheSpec:
     query_entity: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what the server would refuse later or misinterpret."""
+        """Raise ConfigError for values that the server would refuse or misinterpret."""
         if not self.name or self.name != self.name.strip():
             raise ConfigError(f"{self.name!r} is not a valid cache name")
         check_partitions(self.partitions)

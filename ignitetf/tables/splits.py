@@ -2,13 +2,14 @@
 
 key, seed -> place -> **part** -> manifest, reader
 
-Each key has a place, a 63-bit hash of it and a seed, and each part of a division has a range of
-places. So the part of a row depends on its key alone (and on one field, if the division is balanced
-by it): not on the cluster, the layout, the order, or the rows that are appended later.
+Each key has a place: a 63-bit hash of the key and a seed. Each part of a division has a range of
+    places. So the part of a row depends on its key alone, and on one field if the division is
+    balanced by it. It does not depend on the cluster, the layout, the order, or rows that are
+    appended later.
 
 A division that is balanced by a field has ranges of its own for each value of that field, chosen so
-that the rows present then are divided as exactly as whole rows allow. A value that was not present
-is divided by the fractions alone.
+that the rows present then are divided as exactly as whole rows allow. Rows with a new value are
+divided by the fractions alone.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Division:
     Attributes:
         names: Names of the parts.
         fractions: Share of the rows in each; they add up to 1.
-        bounds: Place at which each part but the first begins.
+        bounds: First place of each part, without the first part.
         seed: Seed of the hash.
         by: The field by whose values the parts are balanced; None if they are not.
         values: The values that this field had, each with `bounds` of its own.
@@ -144,7 +145,7 @@ class Division:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Division:
-        """Restore what `to_json` wrote."""
+        """Restore a value from the JSON object of `to_json`."""
         return cls(
             tuple(data["names"]),
             tuple(map(Fraction, data["fractions"])),
@@ -180,7 +181,7 @@ def divided(fractions: Mapping[str, Any], seed: int = 0, by: str | None = None) 
     if abs(total - 1) > _TOLERANCE:
         raise ConfigError(
             f"the fractions add up to {float(total):.12g}, not 1",
-            hint="every row is in exactly one split, so they must add up to 1",
+            hint="every row is in exactly one split, so the fractions must add up to 1",
         )
     exact = [part / total for part in exact]
     bounds = tuple(int(end * _PLACES) for end in itertools.accumulate(exact[:-1]))
@@ -258,7 +259,7 @@ def _sort_key(item: tuple[Value, int]) -> tuple[bool, Any]:
 
 
 def _rounded(exact: list[Fraction], owed: list[Fraction]) -> list[int]:
-    """Round to whole numbers of the same sum; `owed`, what each has lost so far, is updated."""
+    """Round to whole numbers of the same sum; update `owed`, the loss of each part so far."""
     counts = [int(size) for size in exact]
     rests = [size - count for size, count in zip(exact, counts, strict=True)]
     split = [number for number, rest in enumerate(rests) if rest]
@@ -271,12 +272,10 @@ def _rounded(exact: list[Fraction], owed: list[Fraction]) -> list[int]:
 
 
 def _between(places: Places, ends: list[int], bounds: tuple[int, ...]) -> tuple[int, ...]:
-    """Return bounds that separate ascending places at these ends, each near its own bound.
+    """Return bounds that separate ascending places at these ends, each near its given bound.
 
-    Each result is as close as possible to the bound that the fractions give, so rows with this
+    Each result is as close as possible to the bound that the fractions give. So rows with this
     value that are added later are divided by the fractions.
-
-    So rows with this value that are added later are divided by the fractions.
     """
     found = []
     for end, wanted in zip(ends, bounds, strict=True):

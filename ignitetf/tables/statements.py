@@ -56,7 +56,7 @@ def create_tables(
     check_partitions(partitions)
     values: dict[str, Fill] = {"name": name, "options": _options(partitions, backups)}
     if partitions is None and "options" in placeholders(text):
-        # Only the template has the safe partition loss policy; Ignite's defaults lack it.
+        # Only the template has the safe partition loss policy, unlike Ignite's defaults.
         preferred = {**values, "options": _options(DEFAULT_PARTITIONS, backups)}
         try:
             return _create(client, fill(text, **preferred), DEFAULT_PARTITIONS)
@@ -67,7 +67,7 @@ def create_tables(
 
 
 def _options(partitions: int | None, backups: int) -> dict[str, str | int | bool]:
-    # Nothing beyond what was requested, as the statement may have options of its own.
+    # Only the requested options: the statement may have options of its own.
     template = {} if partitions is None else {"TEMPLATE": f"p{partitions}"}
     return {**template, **copy_options(backups)}
 

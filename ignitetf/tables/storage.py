@@ -45,7 +45,7 @@ def is_replacing(if_exists: IfExists) -> bool:
 
 @dataclass(frozen=True)
 class Storage:
-    """Determines which rows are stored, and how; a resumed load must use the same values.
+    """Selection and storage of the rows; a resumed load must use the same values.
 
     Attributes:
         layout: `rows`, or `blocks`.
@@ -74,7 +74,7 @@ class Storage:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Storage:
-        """Restore what `to_json` wrote; missing names get their defaults."""
+        """Restore a value from the JSON object of `to_json`; missing names get their defaults."""
         given = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         given["index"] = tuple(given.get("index", ()))
         return cls(**given)
@@ -101,7 +101,7 @@ class Origin:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Origin:
-        """Restore what `to_json` wrote."""
+        """Restore a value from the JSON object of `to_json`."""
         return cls(data["kind"], data["options"], data.get("part"))
 
 
@@ -146,7 +146,7 @@ class LoadFacts:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LoadFacts:
-        """Restore what `to_json` wrote; missing names get their defaults."""
+        """Restore a value from the JSON object of `to_json`; missing names get their defaults."""
         origin = data.get("origin")
         return cls(
             Storage.from_json(data),
@@ -181,13 +181,13 @@ def rows_table(cache: str) -> str:
 
 
 def carrier_table(cache: str) -> str:
-    """Return the name of the table that only carries a cache made for entries of any type."""
+    """Return the name of the table that only creates a cache for entries of any type."""
     # A table with the cache's own name would claim that the cache is empty.
     return f"{cache}__CACHE"
 
 
 def staging_cache(data_set: str, load: str) -> str:
-    """Return the cache into which the load of this id puts a replacement.
+    """Return the cache in which the load of this id stores a replacement.
 
     No other load of the data set ever writes there.
     """

@@ -3,7 +3,7 @@
 spec -> **texts** -> catalog, job records
 
 A text may have a time to live; the cluster removes it by its own clock. So a text that a process
-renews exists as long as the process is alive, whatever the clocks of other machines show.
+renews exists as long as the process is alive, independent of other machines' clocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Texts", "json_text"]
 
 
 def json_text(entry: Mapping[str, Any]) -> str:
-    """Format a JSON object the way it is stored."""
+    """Return the stored form of a JSON object."""
     return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -55,7 +55,7 @@ class Texts:
         return found
 
     def question(self, name: str) -> Question[str | None]:
-        """Return the question that `get` sends."""
+        """Return the request that `get` sends."""
         read = functools.partial(self._read, name)
         return Question(OpCode.CACHE_GET, self._request(name), read, _none_without_cache)
 
@@ -98,11 +98,11 @@ class Texts:
             return {}
 
     def put(self, name: str, text: str, *, lifetime_s: float | None = None) -> None:
-        """Store a text, for `lifetime_s` seconds or for good."""
+        """Store a text, for `lifetime_s` seconds or without a limit."""
         self._put(OpCode.CACHE_PUT, self._request(name, text, lifetime_s=lifetime_s))
 
     def add(self, name: str, text: str) -> bool:
-        """Store a text unless the name has one already, in which case return False."""
+        """Store a text unless the name has one; return whether it was stored."""
         body = self._put(OpCode.CACHE_PUT_IF_ABSENT, self._request(name, text))
         return read_bool(body, self.cache)
 
@@ -125,7 +125,7 @@ class Texts:
             return
 
     def _put(self, op: OpCode, request: bytes) -> memoryview:
-        """Send a request that stores something, creating the cache if needed."""
+        """Send a request that stores a text; create the cache if necessary."""
         try:
             return self.client.call(op, request)
         except CacheNotFound:

@@ -1,8 +1,9 @@
 """Binary types of a schema: finds names that are free or have the same fields, and registers.
 
-A cluster remembers a binary type forever, even after its last cache is gone, and refuses to change
-the type of a field. So a table that is created again with other columns needs a new type name. So
-does a type whose name has the same hash as another's (`U8` and `SV`), because the hash is its id.
+A cluster keeps a binary type forever, even after the removal of its last cache, and refuses to
+change the type of a field. So a table that is created again with other columns needs a new type
+name. So does a type whose name has the same hash as another's (`U8` and `SV`), because the hash is
+its id.
 
 A type must be registered (op 3003) before its first object is stored, so that SQL, pyignite and
 Java clients can find the names of its fields. Registering again is harmless; the cluster merges

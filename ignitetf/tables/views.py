@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 # Time limit of a switch for queries that still read the old rows.
 READERS_S: Final = 10.0
 _POLL_S: Final = 0.02
-_NAMES_PER_STATEMENT: Final = 4  # names in a statement
+_NAMES_PER_STATEMENT: Final = 4  # names per statement
 _SHOWN: Final = re.compile(r'SELECT \* FROM "(.+)__ROWS" ?\Z')
 
 
@@ -78,7 +78,7 @@ def require_free(client: Client, taken: Iterable[Taken], own: Collection[str] = 
         if kind == "TABLE" and found in own:
             continue
         if kind == "VIEW" and (found.rstrip() in map(_text, own) or not _works(client, name)):
-            # A view that does not work has lost its table.
+            # A view that cannot be read has lost its table.
             if not own:
                 client.sql(statement("drop_view", view=name)).close()
             continue
@@ -129,7 +129,7 @@ class Switch:
         """
         self._client, self._shown, self._helper = client, shown, helper
         self._nodes: Sequence[NodeEndpoint] = ()
-        # It is known whether something is to be shown, but not whether something is to be removed.
+        # The views to create are known here; the views to remove are not.
         first = [self._look] if shown else []
         taken, *_ = client.at_once(lambda: taken_names(client, {*names, *shown}), *first)
         kinds = {name: kind for kind, name, _ in taken}
@@ -139,7 +139,7 @@ class Switch:
             self._look()
 
     def run(self, *calls: Callable[[], Any]) -> list[Any]:
-        """Change the views, wait until no query reads the old tables, return the calls' results."""
+        """Change the views, wait until no query reads old tables; return the calls' results."""
         if not self._has_helper:
             _, *found = self._client.at_once(self._publish, *calls)
             return found
@@ -214,7 +214,7 @@ def _text_of(table: str) -> str:
 
 
 def shown_cache(text: str) -> str | None:
-    """Return the cache that a view with this text shows; None if no load made the view."""
+    """Return the cache of a view with this text; None for a view that no load made."""
     found = _SHOWN.match(text)
     return None if found is None else found[1]
 

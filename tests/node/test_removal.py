@@ -301,7 +301,7 @@ def test_what_only_has_a_name_like_one_of_ours_stays(client, cache_name):
 
 def test_a_part_of_a_data_set_is_not_cleared_by_itself(client, cache_name):
     load(client, cache_name, **SLIM)
-    with pytest.raises(ConfigError, match="whose rows would stay"):
+    with pytest.raises(ConfigError, match="its rows would stay"):
         clear_cache(client, f"{cache_name}_INDEX")
     shown = client.sql(f"SELECT COUNT(*) FROM {cache_name}").fetchall()
     assert (len(open_rows(cache_name, client=client)), shown) == (ROWS, [(ROWS,)])

@@ -164,7 +164,7 @@ def test_a_link_with_the_token_opens_its_page(site, link, place):
     ("text", "said"),
     [
         ("SELEC 1", "SELECT?"),
-        ("DELETE FROM UI_ROWS", "reads only"),
+        ("DELETE FROM UI_ROWS", "only reads"),
         ("SELECT 'a", "not closed"),
         ("SELECT ?", "in its place"),
     ],
