@@ -89,7 +89,7 @@ def missing_packages(peer: Peer) -> list[str]:
 
 
 def _recorded(parts: Iterator[Columns], folder: Path) -> Iterator[tuple[int, Records]]:
-    """Yield the number of a file and rows for it, and write the type of a row beside the files."""
+    """Yield the number of a file and rows for it, and write the type of a row next to the files."""
     for number, part in enumerate(parts):
         dtype = np.dtype([(name, v.dtype, v.shape[1:]) for name, v in part.items()])
         if not number:

@@ -300,7 +300,7 @@ _NO_LETTER: Final = "\U0010ffff"
 
 
 def font_for(texts: Iterable[str], size: int) -> Font:
-    """Return the available font that has the most letters of these texts."""
+    """Return the available font that has the most letters of the texts."""
     letters = {letter for text in texts for letter in text if not letter.isspace()}
     best: Font = ImageFont.load_default(size)
     if all(letter.isascii() for letter in letters):

@@ -27,7 +27,7 @@ _PACKAGES: Final = (
 
 
 def installed(*names: str) -> str | None:
-    """Return the version of the first of these distributions that is installed."""
+    """Return the version of the first of the distributions that is installed."""
     for name in names:
         try:
             return version(name)

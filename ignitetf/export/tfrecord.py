@@ -87,7 +87,7 @@ def _check(field: Field, column: Column) -> None:
     """Raise SchemaError for values that would be read back as different values."""
     lists = field.ragged or field.type is TypeCode.STRING_ARRAY
     if lists and column.valid is not None and not column.valid.all():
-        raise cannot_hold("tfrecord", field, "nulls in lists, which come back as empty")
+        raise cannot_hold("tfrecord", field, "nulls in lists, which are read back as empty")
     if field.type is TypeCode.DOUBLE:
         values = values_of(column)
         with np.errstate(over="ignore"):  # too large values become infinite, so not equal

@@ -251,7 +251,7 @@ class Channel(Requester):
         self._set_limit(self.settings.request_timeout_s if timeout_s is None else timeout_s)
 
     def exchanged(self, sent: Iterable[int], answered: Iterable[int]) -> None:
-        """Record the ids of the requests that the caller has sent, and of those answered."""
+        """Record the ids of the requests that the caller has sent, and the ids of the answered ones."""
         self._waiting.update(dict.fromkeys(sent, time.monotonic()))
         for number in answered:
             self._waiting.pop(number, None)
@@ -392,7 +392,7 @@ def is_ended(sock: socket.socket) -> bool:
 
 
 def readable(numbers: Collection[int], wait_s: float) -> set[int]:
-    """Wait until one of these file descriptors has bytes to read; return those that have.
+    """Wait until file descriptors have bytes to read; return the readable ones.
 
     Args:
         numbers: File descriptors of sockets.

@@ -234,7 +234,7 @@ def _alert_of(sock: socket.socket, error: OSError) -> OSError:
 
 @dataclass(frozen=True)
 class _Foreign:
-    """The first bytes of an answer that cannot come from an Ignite node."""
+    """The first bytes of an answer that an Ignite node cannot send."""
 
     head: bytes
 

@@ -223,7 +223,7 @@ def _rows(
     numbers: Numbers,
     on_missing: Callable[[Numbers], None] | None = None,
 ) -> Batch:
-    """Return the rows of these key numbers, in the given order; numbers may be repeated."""
+    """Return the rows of the given key numbers, in the given order; numbers may be repeated."""
     once, places = np.unique(numbers, return_inverse=True)
     with reader.explained():
         parts = list(KeyReading(reader, keys, once, on_missing=on_missing).batches())

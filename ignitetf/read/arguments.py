@@ -172,7 +172,7 @@ def chosen_partitions(reader: CacheReader, part: int, local: bool) -> list[int]:
         owners = reader.client.partition_map(reader.cache)
         if not owners.owners:
             raise ConfigError(
-                f"{reader.name}: the cluster does not tell which partitions a node owns",
+                f"{reader.name}: the cluster does not report which partitions a node owns",
                 hint="leave local= out: only the cache's own affinity function knows them",
                 cache=reader.name,
             )

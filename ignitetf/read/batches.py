@@ -148,7 +148,7 @@ class _Scan:
         self._batch_rows = batch_rows
 
     def batches(self, pieces: Sequence[Piece]) -> Generator[Batch, None, None]:
-        """Yield the rows of these pieces, in order."""
+        """Yield the rows of the pieces, in order."""
         order = self._order
         for piece in pieces:
             if not order.known:
@@ -330,7 +330,7 @@ def join_batches(
 def cut_batches(
     batches: Generator[Batch, None, None], sizes: Iterable[int]
 ) -> Generator[list[Batch], None, None]:
-    """Yield batches of these sizes, each as a list of its parts; the last may be shorter."""
+    """Yield batches of the given sizes, each as a list of its parts; the last may be shorter."""
     waiting: list[Batch] = []
     rows = 0
     with contextlib.closing(batches):

@@ -352,7 +352,7 @@ def statement_batches(
     """Yield the rows that the statement finds; after a lost connection it starts again.
 
     Yields:
-        Whether it is a first batch, and the batch. The caller must discard all batches before a
+        A flag for a first batch, and the batch. The caller must discard all batches before a
         first batch.
     """
     selection.check_whole(reader.client)

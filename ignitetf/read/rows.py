@@ -185,7 +185,7 @@ class OrderedRows(ABC):
     Attributes:
         order: The order of all rows.
         shard: The worker that reads these rows.
-        position: Epoch and place of the first of these rows.
+        position: Epoch and place of the first row.
     """
 
     order: ScanOrder | StepOrder
@@ -294,7 +294,7 @@ class OrderedRows(ABC):
 
     @abstractmethod
     def columns_of(self, batch: Batch) -> dict[str, Any]:
-        """Return a batch of these rows as NumPy columns."""
+        """Return a batch of the rows as NumPy columns."""
 
     def batch_parts(
         self, batch_size: int | None, drop_remainder: bool
@@ -371,7 +371,7 @@ class EpochRows(OrderedRows):
         reader: The opened cache.
         order: The order of all its rows.
         shard: The worker that reads these rows.
-        position: Epoch and place of the first of these rows.
+        position: Epoch and place of the first row.
     """
 
     order: RowOrder
@@ -481,7 +481,7 @@ class EpochRows(OrderedRows):
         return self.columns_of(self._access.by_key(keys, missing))
 
     def columns_of(self, batch: Batch) -> dict[str, Any]:
-        """Return a batch of these rows as NumPy columns; see `export.columns_of`."""
+        """Return a batch of the rows as NumPy columns; see `export.columns_of`."""
         return columns_of(batch, self.key, self.values, self.plain)
 
     # Other places
@@ -548,7 +548,7 @@ class EpochRows(OrderedRows):
     def counted(
         self, batches: Generator[Batch, None, None], rows: int | None
     ) -> Generator[Batch, None, None]:
-        """Yield batches of these rows, and count them as an iteration; see `usage.counted`."""
+        """Yield batches of the rows, and count them as an iteration; see `usage.counted`."""
         options, shard, position = self.reader.options, self.shard, self.position
         chosen = {"split": options.split, "where": options.where}
         of = Epoch(

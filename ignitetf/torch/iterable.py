@@ -118,7 +118,7 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
         """
         if self._length is None:
             raise TypeError(
-                "the number of batches is not known; order='keys' and 'global' tell it beforehand"
+                "the number of batches is not known; order='keys' and order='global' know it in advance"
             )
         return self._length
 

@@ -356,7 +356,7 @@ class BackupAndRestore(BackgroundCheckpoint):
 
 
 class _EndOfEpoch:
-    """Ends the loop over batches like `stop_training = True`, but can be told apart from it."""
+    """Ends the loop over batches like `stop_training = True`, but can be distinguished from it."""
 
     def __bool__(self) -> bool:
         return True

@@ -154,7 +154,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
                 return
             except queue.Full:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{self.directory}: the writer stands still") from None
+                    raise TimeoutError(f"{self.directory}: the writer makes no progress") from None
 
     def _raise(self) -> None:
         if self._failure is not None:

@@ -81,7 +81,7 @@ def _checked(name: str, lengths: NDArray[Any]) -> NDArray[np.int32]:
 def _by_number(
     name: str, keys: Keys, parts: Iterator[tuple[Marks, NDArray[Any]]]
 ) -> NDArray[np.int32]:
-    """Return values that come with the marks of their keys in the order of the keys."""
+    """Return values sorted by their keys; `marks` identify the keys."""
     marks = keys.marks(np.arange(len(keys)))
     order = np.argsort(marks)
     ordered = marks[order]
@@ -100,7 +100,7 @@ def _by_number(
 
 
 def _stated(rows: EpochRows, by: str) -> Iterator[tuple[Marks, NDArray[Any]]]:
-    """Yield the values of a field of whole numbers; with a table, nothing else is read."""
+    """Yield the values of a field of whole numbers; with a table, only this field is read."""
     for some in survey(rows.reader.client, rows.name, by, rows.reader.options):
         values = some.values
         if not isinstance(values, Dense) or values.values.dtype.kind not in "iu":

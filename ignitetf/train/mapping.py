@@ -156,7 +156,7 @@ class MappedRows:
         """Return the rows that follow the place where a state was taken.
 
         Args:
-            state: What `MappedBatches.state` returned; or a list with the states of all workers at
+            state: The result of `MappedBatches.state`; or a list with the states of all workers at
                 that place. Worker 0 goes on counting from the sum of their counts, the others from
                 0, so the counts of all workers add up to those of the epoch.
 
@@ -390,7 +390,7 @@ def _form_of(value: Any) -> Form:
     if found.dtype.kind not in "biufc":
         raise TypeError(
             f"the function returns {type(value).__name__} of {found.dtype}; a batch takes numbers,"
-            " texts, arrays of numbers, and dicts of these"
+            " texts, arrays of numbers, and dicts of them"
         )
     return DenseNode(found.dtype, found.shape)
 

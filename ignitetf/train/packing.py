@@ -203,7 +203,7 @@ class PackedRows:
         Returns:
             Batches of three int32 arrays `[rows, length]`. `tokens` has the tokens, `document_ids`
             the number of the document of each token (`rows[number]` returns it), and `positions`
-            the place of the token in its piece. Where `tokens` is `pad`, the id is -1.
+            the place of the token in its piece. The id is -1 where `tokens` is `pad`.
         """
         return PackedBatches(self, self._place, flag("drop_remainder", drop_remainder))
 
@@ -232,7 +232,7 @@ class PackedRows:
 
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
-        """Everything that the packed rows depend on, beside the documents and their order."""
+        """Everything that determines the packed rows, except the documents and their order."""
         packing = self._packing
         return {
             "format": _FORMAT,
@@ -360,7 +360,7 @@ class PackedRows:
             raise DataChanged(
                 f"{self.rows.name}: row {numbers[at]} has {lengths[at]} tokens, its length is"
                 f" {known[at]}",
-                hint="pass the lengths of these documents, or lengths=None to count them",
+                hint="pass the lengths of the documents, or lengths=None to count them",
             )
         return found
 
@@ -394,7 +394,7 @@ class _Columns:
             starts: Its first token in the document.
             sizes: Its number of tokens; `eos` is the last token of its document.
             read: The tokens of all documents.
-            which: Which of these documents each piece belongs to.
+            which: The document that each piece belongs to.
         """
         flat = {name: column.reshape(-1) for name, column in self.columns.items()}
         at = self._places(of, sizes)

@@ -121,7 +121,7 @@ def field_for(
 ) -> Field:
     """Return the field that stores values of this dtype and shape in a type of equal width.
 
-    Scalars become BYTE ... DOUBLE, BOOL, STRING; values with a shape become arrays of these.
+    Scalars become BYTE ... DOUBLE, BOOL, STRING; values with a shape become arrays.
     Unsigned integers keep their bits and their dtype, in the signed type of the same width.
 
     Raises:
