@@ -45,7 +45,7 @@ class Feed:
 
     Attributes:
         way: The way to read: `ignitetf` from a data set; `bare` with the bare socket that drains its
-            scans and yields empty batches; else the name of one of `PEERS`, from files.
+            scans and yields empty batches; otherwise the name of one of `PEERS`, from files.
         settings: Settings of the connection to the cluster.
         cache: Cache with the samples.
         folder: Folder of the peer with the same samples.

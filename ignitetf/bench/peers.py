@@ -42,7 +42,7 @@ class Reading:
         batch: Rows of a batch; incomplete batches are left out.
         columns: Names of the columns to read; all if empty. Formats without columns read all.
         start: Number of rows to leave out at the beginning.
-        once: True to end after one pass; else passes follow each other.
+        once: True to end after one pass; otherwise passes follow each other.
         shard: The index of this reader, and the number of readers. Each has some of the files.
     """
 

@@ -2,7 +2,7 @@
 
 `bench write` -> rows, settings -> **process** -> seconds
 
-How malloc allocates memory depends on what the process freed before. Because of this, pyignite
+The memory that malloc returns depends on what the process freed before. So pyignite
 writes rows of 1 MB at either 420 or 600 MB/s, and in the benchmark's own process its rate would
 depend on earlier runs. In this process malloc keeps large blocks from the start, which is
 pyignite's best case.

@@ -86,7 +86,7 @@ class Filter:
 
 
 def can_filter(field: Field) -> bool:
-    """True if values of this field can be compared: numbers, booleans and texts."""
+    """Return True if values of this field can be compared: numbers, booleans and texts."""
     if field.shape or field.fields:
         return False
     # SQL reads an unsigned number as the signed type that stores it.

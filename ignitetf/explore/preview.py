@@ -84,7 +84,7 @@ class Sheet:
 
     @property
     def undecodable(self) -> int:
-        """Number of those that could not be decoded; they are crossed out."""
+        """Number of pictures that could not be decoded; they are crossed out."""
         return sum(tile.picture is None for tile in self.tiles)
 
     @functools.cached_property
@@ -329,7 +329,7 @@ def _known_letters(font: Font, letters: Iterable[str]) -> int:
 
 
 def _has_letter(font: Font, letter: str) -> bool:
-    """True if the font has a letter: it draws it differently from a nonexistent one."""
+    """Return True if the font has a letter: it draws it differently from a nonexistent one."""
     if letter.isascii():
         return True
     if not isinstance(font, ImageFont.FreeTypeFont):
@@ -425,7 +425,7 @@ class _Choice:
         return known and all(len(rows) >= share for rows in self._of.values())
 
     def wants(self, label: Any) -> bool:
-        """True if a record of this class would fill the choice or make it more even."""
+        """Return True if a record of this class would fill the choice or make it more even."""
         if not self.is_full:
             return True
         return len(self._of.get(label, ())) + 1 < max(map(len, self._of.values()))

@@ -205,7 +205,7 @@ class _Paths:
 
 
 def _is_safe(part: str) -> bool:
-    """True if a part of a path is a valid file or folder name on every system."""
+    """Return True if a part of a path is a valid file or folder name on every system."""
     return part[0] != "." and len(part.encode()) <= _LONGEST_NAME and not _ODD.search(part)
 
 

@@ -43,7 +43,7 @@ def image_field(name: str, fields: tuple[Field, ...]) -> Field:
 
 
 def is_pixels(field: Field) -> bool:
-    """True if the values are pixels that PNG can hold: 8 bits, or 16 bits of grey."""
+    """Return True if the values are pixels that PNG can hold: 8 bits, or 16 bits of grey."""
     shape = field.shape
     if field.ragged or len(shape) != 3 or shape[2] not in _CHANNELS:
         return False

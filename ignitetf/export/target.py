@@ -74,7 +74,7 @@ class Target:
         self._open: list[IO[bytes]] = []
 
     def _has_this_folder(self) -> bool:
-        """True if the target is the current folder of this process, or a folder above it."""
+        """Return True if the target is the current folder of this process, or a folder above it."""
         return isinstance(self._fs, LocalFileSystem) and Path.cwd().is_relative_to(self._path)
 
     def _require_replaceable(self) -> None:

@@ -113,7 +113,7 @@ def _feature(field: Field) -> Feature:
 
 
 def _is_packed(field: Field) -> bool:
-    """True if arrays are stored as their bytes: pixels, and doubles, which do not fit floats."""
+    """Return True if arrays are stored as bytes: pixels, and doubles, which do not fit floats."""
     return bool(field.shape) and (
         (field.dtype.kind == "u" and not field.ragged) or field.dtype == np.float64
     )

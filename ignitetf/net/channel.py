@@ -251,7 +251,7 @@ class Channel(Requester):
         self._set_limit(self.settings.request_timeout_s if timeout_s is None else timeout_s)
 
     def exchanged(self, sent: Iterable[int], answered: Iterable[int]) -> None:
-        """Record the ids of the requests that the caller has sent, and the ids of the answered ones."""
+        """Record the ids of the sent requests, and the ids of the answered ones."""
         self._waiting.update(dict.fromkeys(sent, time.monotonic()))
         for number in answered:
             self._waiting.pop(number, None)
@@ -384,7 +384,7 @@ class Channel(Requester):
 
 
 def is_ended(sock: socket.socket) -> bool:
-    """True if the peer has hung up, given that no answer is outstanding and so nothing is due."""
+    """Return True if the peer has hung up; call it only while no answer is outstanding."""
     try:
         return bool(readable([sock.fileno()], 0))
     except (OSError, ValueError):

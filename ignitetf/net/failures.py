@@ -344,12 +344,12 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def _is_closed(error: BaseException) -> bool:
-    """True if the client itself was closed, so that no other connection can be opened."""
+    """Return True if the client itself was closed, so that no other connection can be opened."""
     return isinstance(error, ConnectError) and bool(error.fields.get("closed"))
 
 
 def _is_repeatable(error: BaseException) -> bool:
-    """True if a file operation may succeed a moment later; a timeout is not repeated."""
+    """Return True if a file operation may succeed a moment later; a timeout is not repeated."""
     if isinstance(error, RequestTimeout):
         return False
     return is_retryable(error) or _says(error, _UNSETTLED)

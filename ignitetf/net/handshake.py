@@ -350,7 +350,7 @@ def _unreadable(option: str, path: str, error: Exception, kind: str) -> ConfigEr
 
 
 def _has(path: str, kind: str) -> bool:
-    """True if a file contains a PEM block of this kind."""
+    """Return True if a file contains a PEM block of this kind."""
     try:
         lines = Path(path).read_bytes().splitlines()
     except OSError:
@@ -548,7 +548,7 @@ def _connected(address: str) -> socket.socket:
 
 
 def _answers_without_tls(address: str) -> bool:
-    """True if an Ignite node answers there without TLS, even if it refuses the login."""
+    """Return True if an Ignite node answers there without TLS, even if it refuses the login."""
     plain = Settings(addresses=(address,), connect_timeout_s=_PROBE_S)
     try:
         sock, _ = open_connection(address, plain)

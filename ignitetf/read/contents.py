@@ -180,7 +180,7 @@ def _partitions(client: Client, cache: str) -> int | None:
 
 
 def _gives_keys(manifest: Manifest) -> bool:
-    """True if SQL can check that the keys are the ones that the load generated."""
+    """Return True if SQL can check that the keys are the ones that the load generated."""
     facts = manifest.options
     return (
         manifest.layout == "rows"
@@ -243,7 +243,7 @@ def disprove(manifest: Manifest | None) -> None:
 
 
 def has_moved(client: Client, manifest: Manifest) -> bool:
-    """True if a node has joined or left since the load, so that rows may be lost.
+    """Return True if a node has joined or left since the load, so that rows may be lost.
 
     The list of nodes shows a lost node at once, the partition map only some time later.
     """

@@ -615,7 +615,7 @@ def _reform(stored: Field, dtype: np.dtype[Any], shape: Shape) -> Field:
 
 
 def _scalar_fits(code: TypeCode, dtype: np.dtype[Any]) -> bool:
-    """True if scalars of a type can be read as a dtype without changing their bits."""
+    """Return True if scalars of a type can be read as a dtype without changing their bits."""
     row = DATA_TYPES[code]
     if dtype.kind == "M":
         return np.datetime_data(dtype) in [(unit, 1) for unit in row.units]

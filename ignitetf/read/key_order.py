@@ -358,7 +358,7 @@ class StepOrder(ABC):
         return Turns(slices, batch_size, process, drop_last, done)
 
     def is_uneven(self, shard: Shard) -> bool:
-        """True if the slices of a whole step differ in length."""
+        """Return True if the slices of a whole step differ in length."""
         step = self.global_batch
         return step is not None and self.even is None and step % shard.count > 0
 

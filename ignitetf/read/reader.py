@@ -109,7 +109,7 @@ class CacheReader:
         return contents_of(found, entries, counts_matter=self.options.on_change != "error")
 
     def _has_split_counts(self, split: Split) -> bool:
-        """True if the counts of the splits belong to the rows that the cache has now."""
+        """Return True if the counts of the splits belong to the rows that the cache has now."""
         rows = sum(map(sum, split.division.rows))
         return self.contents.is_as_loaded and rows == self.contents.rows
 

@@ -140,7 +140,7 @@ class Reading(abc.ABC):
         return MOST_OPEN
 
     def _is_small(self, units: NDArray[Any]) -> bool:
-        """True if the rows fit into few groups."""
+        """Return True if the rows fit into few groups."""
         rows = int(units["rows"].sum()) if (units["rows"] >= 0).all() else None
         return rows is not None and rows <= _FEW_GROUPS * self._rows
 

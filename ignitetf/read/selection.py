@@ -219,7 +219,7 @@ def _check_steady(kept: Sequence[Token]) -> None:
 
 
 def _is_by_row(kept: Sequence[Token], table: Table) -> bool:
-    """True if every token is allowed in a condition that depends on a single row."""
+    """Return True if every token is allowed in a condition that depends on a single row."""
     at = 0
     while at < len(kept):
         token, before = kept[at], kept[at - 1].text.upper() if at else ""

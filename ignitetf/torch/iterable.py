@@ -118,7 +118,7 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
         """
         if self._length is None:
             raise TypeError(
-                "the number of batches is not known; order='keys' and order='global' know it in advance"
+                "the number of batches is not known; with order='keys' or 'global' it is"
             )
         return self._length
 

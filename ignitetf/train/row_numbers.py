@@ -48,7 +48,7 @@ class RowNumbers:
         self._counts: dict[int, int] = {}
 
     def read(self) -> list[Batch]:
-        """Read all rows that any of these epochs has.
+        """Read all rows that any of the epochs has.
 
         With an order by key these are all rows, in the order of their keys or blocks, for any
         shard: the shard has different rows in each epoch.

@@ -152,7 +152,7 @@ def meant_type(pa: Any, field: Field, kind: Any, zone: str | None = None) -> Any
     Args:
         pa: pyarrow.
         field: The field.
-        kind: The Arrow type of its values as they are read: bytes, integers, or lists of bytes or integers.
+        kind: The Arrow type of its values as they are read: bytes, integers, or lists.
         zone: The time zone of timestamps in the Arrow type.
     """
     family = family_of(field.type)

@@ -220,7 +220,7 @@ def ordered_runs(
 
 
 def _rising(starts: Positions, lengths: Positions) -> bool:
-    """True if each run begins at or after the end of the previous one."""
+    """Return True if each run begins at or after the end of the previous one."""
     return bool((starts[1:] >= starts[:-1] + lengths[:-1]).all())
 
 

@@ -13,7 +13,7 @@ frames, objects -> **sql_arrays** -> dbapi, the export of a query
 | TIMESTAMP | datetime64[us] | timestamp in us |
 | an array of numbers or texts | object | large_list |
 
-NumPy has no null: a number becomes float64 with NaN, a time NaT, everything else an object array
+NumPy has no null: a number becomes float64 with NaN, a time NaT, any other type an object array
 with None. pyarrow is passed as an argument, because only callers that make tables need it.
 """
 

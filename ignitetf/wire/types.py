@@ -109,7 +109,7 @@ class TypeRegistry:
         self._types[type_id] = None
 
     def knows(self, type_id: int) -> bool:
-        """True if a type of this id was added."""
+        """Return True if a type of this id was added."""
         return type_id in self._types
 
     def find(self, type_id: int, schema_id: int = 0) -> BinaryType | None:

@@ -331,7 +331,7 @@ class Zone:
         return int(getattr(self, convert)(np.array([local], np.int64))[0])
 
     def _is_plain(self, values: Millis) -> bool:
-        """True if these values are the same as moments and on the calendar."""
+        """Return True if these values are the same as moments and on the calendar."""
         if not len(values):
             return True
         return self._is_utc and int(values.min()) >= _GREGORIAN and int(values.max()) < _MARKED
@@ -373,7 +373,7 @@ class Zone:
 
 
 def _are_times(values: Millis, first: int) -> bool:
-    """True if all values are times of the Gregorian calendar, without a mark."""
+    """Return True if all values are times of the Gregorian calendar, without a mark."""
     return int(values.min()) >= first and int(values.max()) < _LIMIT
 
 

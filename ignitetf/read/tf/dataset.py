@@ -437,7 +437,7 @@ class IgniteDataset(OwnDataset):
 
 @dataclass(frozen=True)
 class _Cut:
-    """The place where batches are cut: here if `exact`, else by TensorFlow out of whole pages."""
+    """The place where batches are cut: here if `exact`, otherwise by TensorFlow."""
 
     batch_size: int
     slice_rows: int

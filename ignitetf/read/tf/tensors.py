@@ -112,7 +112,7 @@ def _substr_op() -> Callable[..., tf.Tensor]:
 
 @functools.cache
 def strings_can_share() -> bool:
-    """True if strings of this TensorFlow version can be views with an owner."""
+    """Return True if strings of this TensorFlow version can be views with an owner."""
     for folder in _HEADERS:
         header = Path(tf.sysconfig.get_include(), folder, "ctstring_internal.h")
         if header.exists() and "owner_ref" in header.read_text():
@@ -529,7 +529,7 @@ def _single(batch: tf.Tensor) -> Iterator[tf.Tensor]:
 
 
 def _share(found: list[tf.Tensor], batch: tf.Tensor) -> bool:
-    """True if slices that are small compared with a page share its memory.
+    """Return True if slices that are small compared with a page share its memory.
 
     This depends on the build of TensorFlow.
     """
