@@ -213,3 +213,38 @@ def test_an_object_without_a_meaning_here_is_refused_by_name_and_with_a_hint(val
         with pytest.raises((SchemaError, SourceError), match="no Ignite type stores") as caught:
             everything(open_source("records", items))
         assert caught.value.hint
+
+
+def arrays_of_datasets(values, shape, kind):
+    """A column as `datasets` writes it."""
+    name = f"datasets.features.features.Array{len(shape)}DExtensionType"
+    noted = {"ARROW:extension:name": name, "ARROW:extension:metadata": json.dumps([shape, "x"])}
+    return pa.field("a", kind, metadata=noted), pa.array(values, kind)
+
+
+@pytest.mark.parametrize("form", ["whole", "slice", "inside", "any length"])
+def test_arrays_of_datasets_have_their_shape(form):
+    cells = [np.arange(6).reshape(2, 3).tolist(), None, np.arange(6, 12).reshape(2, 3).tolist()]
+    shape = [None, 3] if form == "any length" else [2, 3]
+    field, array = arrays_of_datasets(cells, shape, pa.list_(pa.list_(pa.int32())))
+    wanted = cells
+    if form == "inside":
+        inside = pa.StructArray.from_arrays([array], fields=[field])
+        field, array, wanted = (
+            pa.field("a", inside.type),
+            inside,
+            [{"a": cells[0]}, {"a": cells[2]}],
+        )
+        field, array = field, array.take(pa.array([0, 2]))
+    table = pa.table([array], pa.schema([field])).slice(1 if form == "slice" else 0)
+    source = open_source("stream", table)
+    found = plain(everything(source)["A"])
+    assert found == (wanted[1:] if form == "slice" else wanted)
+    if form in ("whole", "slice"):
+        assert source.schema["A"].shape == (2, 3)
+
+
+def test_an_array_of_datasets_of_another_shape_is_refused():
+    field, array = arrays_of_datasets([[[1, 2]]], [2, 3], pa.list_(pa.list_(pa.int32())))
+    with pytest.raises(SourceError, match=r"array of 'a' is not of the shape \[2, 3\]"):
+        everything(open_source("stream", pa.table([array], pa.schema([field]))))

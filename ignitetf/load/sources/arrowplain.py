@@ -34,6 +34,10 @@ _METADATA: Final = b"ARROW:extension:metadata"
 _UUID: Final = "arrow.uuid"
 # Extension types that store the value itself.
 _AS_STORED: Final = frozenset({"arrow.json", "geoarrow.wkb", "geoarrow.wkt", "ogc.wkb"})
+# Arrays of Hugging Face's `datasets`, stored as lists of lists; the metadata have the shape.
+_ARRAYS: Final = frozenset(
+    f"datasets.features.features.Array{n}DExtensionType" for n in range(2, 6)
+)
 _LISTS: Final = ("list", "large_list", "list_view", "large_list_view")
 # Hints for refused types that have a better alternative than their storage.
 _HINTS: Final[Mapping[str, str]] = {
@@ -181,7 +185,14 @@ def _without_extension(pa: Any, field: Any, name: str, column: str) -> Any:
         for size in reversed(_tensor_form(field)[0]):
             kind = pa.list_(kind, size)
         return plain_field(stored.with_type(kind), column)
-    if name in _AS_STORED:
+    if name in _ARRAYS and (sizes := _sizes_of_array(field)) is not None:
+        kind = stored.type
+        for _ in sizes:
+            kind = kind.value_type
+        for size in reversed(sizes):
+            kind = pa.list_(kind, size)
+        return stored.with_type(kind)
+    if name in _AS_STORED or name in _ARRAYS:
         return plain_field(stored, column)
     shown = field.type if name == "arrow.opaque" else name
     raise refusal(column, f"the extension type {shown}", _HINTS.get(name, _HINT_STORAGE))
@@ -194,6 +205,41 @@ def _tensor_form(field: Any) -> tuple[list[int], list[int]]:
     order = getattr(field.type, "permutation", None) or noted.get("permutation")
     order = list(range(len(shape))) if order is None else list(order)
     return [shape[axis] for axis in order], order
+
+
+def _sizes_of_array(field: Any) -> list[int] | None:
+    """Return the shape of an array of `datasets`; None if its first dimension may differ."""
+    noted = json.loads((field.metadata or {}).get(_METADATA) or b"[[]]")
+    sizes = noted[0] if isinstance(noted, list) and noted else []
+    known = bool(sizes) and all(isinstance(size, int) for size in sizes)
+    return list(sizes) if known else None
+
+
+def _arrays(pa: Any, field: Any, stored: Any) -> Any:
+    """Return arrays of `datasets` as lists of fixed sizes.
+
+    Raises:
+        ValueError: An array has another shape.
+    """
+    from pyarrow import compute
+
+    if (sizes := _sizes_of_array(field)) is None:
+        return _as_stored(pa, field, stored)
+    values, counts = stored, []
+    for size in sizes:
+        there = values.drop_null() if values is stored else values
+        lengths = compute.list_value_length(there).to_numpy(zero_copy_only=False)
+        if there.null_count or (lengths != size).any():
+            raise ValueError(f"an array of {field.name!r} is not of the shape {sizes}")
+        counts.append(len(there))
+        values = there.flatten()
+    for size, count in zip(reversed(sizes), reversed(counts), strict=True):
+        kind = pa.list_(values.type, size)
+        values = pa.Array.from_buffers(kind, count, [None], children=[values])
+    if not stored.null_count:
+        return values
+    valid = stored.is_valid().to_numpy(zero_copy_only=False)
+    return values.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
 
 
 def _as_stored(pa: Any, field: Any, stored: Any) -> Any:
@@ -227,6 +273,7 @@ _EXTENSIONS: Final[Mapping[str, Callable[[Any, Any, Any], Any]]] = {
     _UUID: lambda _, __, stored: stored,
     "arrow.bool8": _truths,
     "arrow.fixed_shape_tensor": _tensors,
+    **dict.fromkeys(_ARRAYS, _arrays),
 }
 
 

@@ -10,6 +10,7 @@ load resumes; any other can be read only once.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -68,7 +69,8 @@ class ArrowTable(Table):
             if name != "LABEL" and (classes := self._features.class_names(heading)):
                 self.note(
                     f"{self.place.name}: column {name} has the names of {len(classes):,} classes;"
-                    f" the names are kept if it is the LABEL: --rename {heading}=label"
+                    " the names are kept if it is the LABEL: --rename"
+                    f" {shlex.quote(f'{heading}=label')}"
                 )
 
     def _plain(self, found: Any, numbers: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
