@@ -126,6 +126,25 @@ def test_nested_columns_of_arrow_are_read_back_as_they_were(load, tmp_path, form
     assert rows == [{"TAGS": row["tags"]} for row in NESTED]
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_nested_names_follow_the_rule_of_headings(load, client, cache_name, tmp_path, kind):
+    at = [{"x-y": 1, "Größe": [{"1st": 1.5}], "ok": "a"}, {"x-y": 2, "Größe": [], "ok": "b"}]
+    frame = pd.DataFrame({"where at": at})
+    if kind == "jsonl":
+        frame.to_json(tmp_path / "x", orient="records", lines=True)
+    else:
+        frame.to_parquet(tmp_path / "x")
+    told, rows = load(kind, tmp_path / "x")
+    wanted = [
+        {"x_y": one["x-y"], "Grosse": [{"_1st": v["1st"]} for v in one["Größe"]], "ok": one["ok"]}
+        for one in at
+    ]
+    assert rows == [{"WHERE_AT": one} for one in wanted]
+    assert "'where at.Größe.1st' is WHERE_AT.Grosse._1st" in " ".join(told.split())
+    found = client.sql(f"SELECT WHERE_AT FROM {cache_name}").fetchall()
+    assert sorted(value["x_y"] for (value,) in found) == [1, 2]
+
+
 def test_a_csv_of_another_country_is_read_as_pandas_reads_it(load, tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(

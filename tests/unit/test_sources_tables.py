@@ -248,3 +248,27 @@ def test_an_array_of_datasets_of_another_shape_is_refused():
     field, array = arrays_of_datasets([[[1, 2]]], [2, 3], pa.list_(pa.list_(pa.int32())))
     with pytest.raises(SourceError, match=r"array of 'a' is not of the shape \[2, 3\]"):
         everything(open_source("stream", pa.table([array], pa.schema([field]))))
+
+
+@pytest.mark.parametrize("orient", ["columns", "split", "table", "index"])
+def test_tables_that_pandas_writes_as_one_object_are_refused(tmp_path, orient):
+    path, frame = tmp_path / "t.json", pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+    frame.to_json(path, orient=orient)
+    with pytest.raises(SourceError, match="as pandas writes it") as caught:
+        open_source("jsonl", path)
+    assert "orient='records', lines=True" in caught.value.hint
+    frame.to_json(path, orient="records", lines=True)
+    assert everything(open_source("jsonl", path))["A"] == [1, 2]
+
+
+def test_a_line_for_excel_is_no_heading(tmp_path):
+    for delimiter in ",;":
+        (tmp_path / "t.csv").write_text("sep=;\na;b\n1;2\n")
+        with pytest.raises(SourceError, match=r"a note for Excel|another delimiter"):
+            everything(open_source("csv", tmp_path / "t.csv", delimiter=delimiter))
+
+
+def test_a_column_of_mixed_types_is_named():
+    with pytest.raises(SourceError, match="column c") as caught:
+        open_source("stream", pd.DataFrame({"c": [1, "a"]}))
+    assert "(" not in str(caught.value) and "converted first" in caught.value.hint

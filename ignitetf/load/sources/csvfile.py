@@ -127,6 +127,11 @@ class CsvForm:
             raise SourceError(
                 f"{place.name}: the heading {odd[:40]!r} is not a text", hint=_HINT_CSV
             )
+        if re.fullmatch(r"sep=.?", found[0].strip(), re.IGNORECASE) and not any(found[1:]):
+            raise SourceError(
+                f"{place.name}: its first line, {found[0][:10]!r}, is a note for Excel",
+                hint="remove the first line",
+            )
         others = [mark for mark in _DELIMITERS if mark in found[0] and mark != self.delimiter]
         if len(found) == 1 and others:
             shown = "$'\\t'" if others[0] == "\t" else repr(others[0])

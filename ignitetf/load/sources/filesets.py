@@ -208,6 +208,11 @@ def open_tables(
         )
     files = data_files(location, suffixes, split)
     given = {name.upper(): name for name in files[0].values}
+    if options.key is not None and options.key.strip().upper() in given:
+        raise ConfigError(
+            f"key {options.key!r}: all rows of a file have the value of its folder",
+            hint="take a column of the files as the key",
+        )
     own, of_folders = {}, {}
     for old, new in renames(options.rename).items():
         if (name := given.get(old.strip().upper())) is None:

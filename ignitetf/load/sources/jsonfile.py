@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final
 
@@ -342,6 +342,16 @@ class _Seen:
         return Field(name, code, item.dtype, (None,), nullable, (item,))
 
 
+def _is_a_frame(seen: Mapping[str, _Seen]) -> bool:
+    """Whether a single object is a table in another form of pandas' `to_json`, not a record."""
+    if set(seen) in ({"columns", "index", "data"}, {"columns", "data"}, {"schema", "data"}):
+        return seen["data"].kind() is list
+    # Objects by the number of their row, or for each column, the values by the number of their row.
+    names = [list(seen), *(list(one.fields) for one in seen.values())]
+    counted = [found == [str(number) for number in range(len(found))] for found in names]
+    return all(names) and (counted[0] or all(counted[1:]))
+
+
 class _JsonSource(RecordSource):
     """The objects of one JSON file."""
 
@@ -353,6 +363,11 @@ class _JsonSource(RecordSource):
         whole, rows = self._survey(options.bad_records)
         seen, count = whole.fields, whole.counts[dict]
         headings = list(seen)
+        if rows == 1 and _is_a_frame(seen):
+            raise SourceError(
+                f"{place.name}: one object with the columns of a table, as pandas writes it",
+                hint="write a row an object: to_json(FILE, orient='records', lines=True)",
+            )
         chosen = columns_of_headings(place.name, headings, columns, rename)
         self._name_of = {name: headings[i] for i, name in chosen}
         fields = {}

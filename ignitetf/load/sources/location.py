@@ -112,7 +112,9 @@ def one_line(error: BaseException) -> str:
     """Return an exception's message on one line, of limited length."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    text = public_name(" ".join(str(error).split())) or type(error).__name__
+    # Arrow adds where the error was as another argument.
+    parts = error.args if all(isinstance(arg, str) for arg in error.args) else [error]
+    text = public_name(" ".join("; ".join(map(str, parts)).split())) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
 
 

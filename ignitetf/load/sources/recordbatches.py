@@ -353,7 +353,10 @@ def parquet(
 
 
 _SAMPLE = 100
-_STREAM_HINT = "is it an Arrow stream of rows with named columns?"
+_STREAM_HINT = (
+    "give an Arrow stream of rows with named columns; a column of mixed or unusual types has to be"
+    " converted first"
+)
 
 
 class StreamSource(ArrowTable):
