@@ -268,6 +268,23 @@ def test_a_line_for_excel_is_no_heading(tmp_path):
             everything(open_source("csv", tmp_path / "t.csv", delimiter=delimiter))
 
 
+def test_times_of_day_have_the_milliseconds_that_the_file_has(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("t,u\n10:00:00.5,10:00\n23:59:59.123,00:00:01\n")
+    source = open_source("csv", path)
+    assert plain(everything(source)["T"]) == [36_000_500, 86_399_123]
+    assert plain(everything(source)["U"]) == [36_000_000, 1000]
+    path.write_text("t\n10:00:00.0005\n10:00:00.000000\n")
+    assert everything(open_source("csv", path))["T"][0] == b"10:00:00.0005"
+    with pytest.raises(SourceError, match="row 2: column T"):
+        everything(open_source("csv", path, types="t:time"))
+
+
+def test_a_zero_byte_alone_is_not_utf16(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b"a,b\n1\0,2\n")
+    assert everything(open_source("csv", tmp_path / "t.csv"))["A"] == [b"1\0"]
+
+
 def test_a_column_of_mixed_types_is_named():
     with pytest.raises(SourceError, match="column c") as caught:
         open_source("stream", pd.DataFrame({"c": [1, "a"]}))

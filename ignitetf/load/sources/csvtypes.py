@@ -63,9 +63,10 @@ _LOOKS: Final = (
     ("float64", r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"),
     ("date32", r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"),
     ("timestamp", r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?$"),
-    ("time", r"^[0-9]{2}:[0-9]{2}(:[0-9]{2})?$"),
+    ("time", r"^[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,3})?)?$"),
     ("bool_", r"^(true|True|TRUE|false|False|FALSE)$"),
 )
+_TIME_OF_DAY: Final = r"^[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?$"
 _WORDS: Final = {"int64": "bigint", "float64": "double", "date32": "date", "bool_": "bool"}
 LEADING_ZERO: Final = r"^[+-]?0[0-9]+$"
 # pyarrow copies the bits of such a number: `0xff` is -1 as an int8.
@@ -309,7 +310,7 @@ def _arrow_type(pa: Any, word: str) -> Any:
     if word == "timestamp":
         return pa.timestamp("ns")
     if word == "time":
-        return pa.time32("s")
+        return pa.time32("ms")
     return getattr(pa, word)()
 
 
@@ -358,7 +359,7 @@ def parsed(array: Any, kind: CsvType) -> Any:
     if (types.is_integer(arrow) or types.is_floating(arrow)) and not kind.declared:
         _require_no_telephone(text)
     if types.is_time(arrow):
-        return _times(text, arrow)
+        return _times(text)
     if types.is_timestamp(arrow):
         return _timestamps(text, kind)
     if types.is_integer(arrow):
@@ -422,16 +423,17 @@ def _moments(text: Any, unit: str) -> Any:
     return compute.coalesce(moments.cast(pa.timestamp(unit)), plain)
 
 
-def _times(text: Any, arrow: Any) -> Any:
+def _times(text: Any) -> Any:
     """Convert times of day, which pyarrow infers, but does not convert from text."""
     import pyarrow as pa
     from pyarrow import compute
 
-    looks = compute.match_substring_regex(text, dict(_LOOKS)["time"])
+    looks = compute.match_substring_regex(text, _TIME_OF_DAY)
     if not compute.all(looks, min_count=0).as_py():
         raise ValueError("not a time of day")
     moments = compute.binary_join_element_wise("1970-01-01", text, " ")
-    return moments.cast(pa.timestamp(arrow.unit)).cast(arrow)
+    # Ignite stores milliseconds; a cast refuses to lose more digits.
+    return moments.cast(pa.timestamp("ns")).cast(pa.time64("ns")).cast(pa.time32("ms"))
 
 
 def _trimmed(array: Any) -> Any:

@@ -24,6 +24,8 @@ HINT_ENCODING: Final = (
 )
 # First bytes of a file that tell whether it is UTF-16.
 _LOOKED_AT: Final = 4096
+# A table has one of them near its beginning.
+_TABLE_SIGNS: Final = "\n\r,;\t|{["
 _LINE_ENDS: Final = (b"\n", b"\r")
 # The longer ones first, as one begins like a shorter one.
 _MARKS: Final = (
@@ -140,7 +142,8 @@ def _order_of_utf16(data: bytes) -> str | None:
         return None
     order = "be" if low > high else "le"
     text = data[: len(data) // 2 * 2].decode(f"utf-16-{order}", "replace")
-    return None if any(c < " " and c not in "\t\r\n" for c in text) else order
+    is_text = all(c >= " " or c in "\t\r\n" for c in text)
+    return order if is_text and not set(_TABLE_SIGNS).isdisjoint(text) else None
 
 
 def _known_encoding(name: str) -> str:
