@@ -151,7 +151,14 @@ def test_equal_headings_are_told_apart_by_their_positions(tmp_path):
     assert [found[name][0] for name in "ABC"] == list(map(int, row))
 
 
+BAD_TEXT = pa.Array.from_buffers(
+    pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xffa")]
+)
 REFUSED = {
+    "not UTF-8": {"a": BAD_TEXT},
+    "not UTF-8 in a list": {
+        "a": pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), BAD_TEXT)
+    },
     "a duration": {"a": pa.array([1], pa.duration("s"))},
     "alike inside": {"a": pa.array([{"a b": 1, "A_B": 2}])},
     "far": {"a": pa.array([2**60], pa.timestamp("us"))},
@@ -172,7 +179,8 @@ def test_what_is_refused_names_the_file_and_a_way_out(tmp_path, kind, case):
     with pytest.raises(SourceError, match=re.escape(str(path))) as caught:
         everything(open_source(kind, path))
     options = named(caught.value.hint)
-    assert options and options <= commands()[f"load {kind}"]
+    assert options <= commands()[f"load {kind}"]
+    assert options or (kind, "UTF-8" in case) == ("arrow", True)  # the whole file is damaged
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -278,6 +286,18 @@ def test_times_of_day_have_the_milliseconds_that_the_file_has(tmp_path):
     assert everything(open_source("csv", path))["T"][0] == b"10:00:00.0005"
     with pytest.raises(SourceError, match="row 2: column T"):
         everything(open_source("csv", path, types="t:time"))
+
+
+def test_a_text_that_is_not_utf8_is_a_bad_record(tmp_path):
+    pq.write_table(pa.table({"a": BAD_TEXT}), tmp_path / "t")
+    source = open_source("parquet", tmp_path / "t", bad_records="skip")
+    assert everything(source)["A"] == [b"a"] and "row 1" in source.skipped[0].name
+
+
+def test_json_is_not_taken_for_csv(tmp_path):
+    (tmp_path / "t").write_text('{"a":1,"b":2}\n')
+    with pytest.raises(SourceError, match="looks like JSON"):
+        open_source("csv", tmp_path / "t")
 
 
 def test_a_zero_byte_alone_is_not_utf16(tmp_path):

@@ -328,6 +328,8 @@ def _bytes(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -
         nothing: list[bytes | None] = [None] * len(array)
         return Runs.from_bytes(nothing)
     array = _cast(pa, field, array).cast(pa.large_binary())
+    if field.type is TypeCode.STRING:
+        array.cast(pa.large_string())  # raises an error for a text that is not UTF-8
     n = len(array)
     _, offset_buffer, data = array.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64, n + 1, array.offset * 8) if n else np.zeros(1)

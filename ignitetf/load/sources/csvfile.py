@@ -132,6 +132,11 @@ class CsvForm:
                 f"{place.name}: its first line, {found[0][:10]!r}, is a note for Excel",
                 hint="remove the first line",
             )
+        if found[0].lstrip().startswith(("{", "[{")):
+            raise SourceError(
+                f"{place.name}: the heading {found[0][:40]!r} looks like JSON",
+                hint="ignitetf load jsonl loads JSON files",
+            )
         others = [mark for mark in _DELIMITERS if mark in found[0] and mark != self.delimiter]
         if len(found) == 1 and others:
             shown = "$'\\t'" if others[0] == "\t" else repr(others[0])

@@ -33,6 +33,7 @@ from ignitetf.load.sources.tabular import (
     TableOptions,
     changed_headings,
     columns_of_headings,
+    require_identifiers,
 )
 from ignitetf.load.sources.texts import NOT_UTF8, Utf8Stream
 from ignitetf.load.sources.values import field_of, stored_field
@@ -45,6 +46,8 @@ __all__ = ["jsonl"]
 
 _PIECE: Final = 1 << 20
 _MAX_RECORD: Final = 256 << 20
+# Deeper values are damage or an attack; Python's recursion ends at about 400.
+_MAX_DEPTH: Final = 100
 _LONG: Final = np.iinfo(np.int64)
 _BIG: Final = "integers beyond a long"
 _HINT: Final = "JSON in UTF-8 is expected: an object a line, or an array of objects"
@@ -110,6 +113,8 @@ def _is_whole(line: str, head: str) -> bool:
     """True if the first line is an object by itself, or damaged; not the begin of a longer one."""
     try:
         _DECODER.decode(line)
+    except RecursionError:
+        return True
     except ValueError as error:
         # The text ends before the object does.
         at_end = getattr(error, "pos", 0) >= len(line.rstrip())
@@ -176,6 +181,8 @@ def _sequence(place: Place, texts: _Texts, text: str) -> Iterator[Record | BadRe
             # A number at the end of a piece may go on in the next one; an object has its own end.
             found, end = _DECODER.raw_decode(text, at)
             whole = isinstance(found, dict) or end < len(text)
+        except RecursionError as error:
+            raise SourceError(f"{name}: values nested too deep", hint=_HINT) from error
         except ValueError as error:
             found, end, whole = error, at, False
         if not whole and (more := texts.read()):
@@ -234,14 +241,19 @@ class _Seen:
         fields: The values in objects, by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 0) -> None:
+        self._depth = depth
         self.counts: Counter[Any] = Counter()
         self.lengths: tuple[int, int] | None = None
         self.items: _Seen | None = None
         self.fields: dict[str, _Seen] = {}
 
     def add(self, value: Any) -> None:
-        """Count a value."""
+        """Count a value.
+
+        Raises:
+            RecursionError: It is nested too deep.
+        """
         kind = type(value)
         self.counts[kind] += 1
         if kind is int and not _LONG.min <= value <= _LONG.max:
@@ -249,17 +261,22 @@ class _Seen:
         elif kind is dict:
             for name, one in value.items():
                 if (seen := self.fields.get(name)) is None:
-                    seen = self.fields[name] = _Seen()
+                    seen = self.fields[name] = self._inner()
                 seen.add(one)
         elif kind is list:
             self._add_list(value)
+
+    def _inner(self) -> _Seen:
+        if self._depth >= _MAX_DEPTH:
+            raise RecursionError
+        return _Seen(self._depth + 1)
 
     def _add_list(self, value: list[Any]) -> None:
         size = len(value)
         low, high = self.lengths or (size, size)
         self.lengths = min(low, size), max(high, size)
         if self.items is None:
-            self.items = _Seen()
+            self.items = self._inner()
         kinds = set(map(type, value))
         if dict in kinds or list in kinds:
             for one in value:
@@ -384,9 +401,11 @@ class _JsonSource(RecordSource):
         key_name = word if word is None or word in fields else known.get(word, word)
         key_field = key_field_of(key_name, fields)
         how = (chosen,) if columns is not None or rename is not None else ()
+        schema = Schema(type_name(place.stem), key_field, tuple(fields.values()))
+        require_identifiers(place.name, schema)
         super().__init__(
             lambda: _objects(place, encoding),
-            schema=Schema(type_name(place.stem), key_field, tuple(fields.values())),
+            schema=schema,
             key=key_name,
             rows=rows,
             fingerprint=digest("jsonl", place.stamp(), encoding, key_name, *how),
@@ -410,7 +429,13 @@ class _JsonSource(RecordSource):
         whole, bad = _Seen(), 0
         for item in _objects(self.place, self._encoding):
             if isinstance(item, dict):
-                whole.add(item)
+                try:
+                    whole.add(item)
+                except RecursionError as error:
+                    raise SourceError(
+                        f"{self.place.name}, row {whole.counts[dict] + bad}: values nested too deep",
+                        hint="leave the row out of the file",
+                    ) from error
             elif bad_records == "fail":
                 raise SourceError(
                     f"{item.name}: {item.reason}",

@@ -35,6 +35,7 @@ __all__ = [
     "chosen_columns",
     "columns_of_headings",
     "renames",
+    "require_identifiers",
 ]
 
 Columns = str | Iterable[str] | None
@@ -104,12 +105,7 @@ class Table(Source):
             self.key_name = word if word in by_name else self._known_as.get(word, word)
         key_field = key_field_of(self.key_name, by_name)
         self.schema = Schema(type_name(self.place.stem), key_field, tuple(by_name.values()))
-        try:
-            Schema(None, key_field, tuple(fields)).check_identifiers()
-        except ConfigError as error:
-            raise SourceError(
-                f"{self.place.name}: {error.message}", hint=f"{_RENAME}; {LEAVE_OUT}"
-            ) from error
+        require_identifiers(self.place.name, Schema(None, key_field, tuple(fields)))
         if (text := changed_headings(*self._chosen, self.options.rename, nested)) is not None:
             self.note(text)
 
@@ -145,6 +141,14 @@ class Table(Source):
     def _row(self, number: int) -> str:
         """Return the name of a record for messages."""
         return f"{self.place.name}, row {number + 1}"
+
+
+def require_identifiers(table: str, schema: Schema) -> None:
+    """Raise SourceError unless all columns of a table can be columns in SQL."""
+    try:
+        schema.check_identifiers()
+    except ConfigError as error:
+        raise SourceError(f"{table}: {error.message}", hint=f"{_RENAME}; {LEAVE_OUT}") from error
 
 
 def chosen_columns(
