@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 from source_helpers import everything
-from test_hints import commands, named
+from test_hints import OPTION, options
 
 from ignitetf.errors import SchemaError, SourceError
 from ignitetf.load.sources import open_source
 
 pd = pytest.importorskip("pandas")
+COMMANDS = options()
 NAMES = {"a": "a", "x-y": "x_y", "Größe (cm)": "Grosse_cm", "1st": "_1st", "日": "COLUMN_5"}
 NESTED = {"a": 1, "x-y": "b", "Größe (cm)": [{"1st": 1.5}, {"1st": 2.5}], "1st": None, "日": True}
 
@@ -96,7 +97,7 @@ def test_the_options_that_a_note_names_make_numbers_of_texts(tmp_path, case):
         flag[2:]: value.encode().decode("unicode_escape") if "\\" in value else value
         for flag, value in zip(words[::2], words[1::2], strict=True)
     }
-    assert {f"--{name}" for name in options} <= commands()["load csv"]
+    assert {f"--{name}" for name in options} <= COMMANDS["load", "csv"]
     found = everything(open_source("csv", path, delimiter="|", **options))
     text = path.read_text()
     if mark := options.pop("thousands", None):  # one of ASCII, as pandas wants it
@@ -136,7 +137,7 @@ def test_utf16_without_a_mark_names_its_encoding(tmp_path, kind, order, word):
     with pytest.raises(SourceError, match="without a byte order mark") as caught:
         open_source(kind, path)
     flag, encoding = caught.value.hint.split()
-    assert flag in commands()[f"load {kind}"]
+    assert flag in COMMANDS["load", kind]
     found = everything(open_source(kind, path, encoding=encoding))
     assert word.encode() in found["A" if word == "a" else "COLUMN_1"]
 
@@ -178,9 +179,9 @@ def test_what_is_refused_names_the_file_and_a_way_out(tmp_path, kind, case):
         feather.write_feather(table, str(path))
     with pytest.raises(SourceError, match=re.escape(str(path))) as caught:
         everything(open_source(kind, path))
-    options = named(caught.value.hint)
-    assert options <= commands()[f"load {kind}"]
-    assert options or (kind, "UTF-8" in case) == ("arrow", True)  # the whole file is damaged
+    found = set(OPTION.findall(caught.value.hint))
+    assert found <= COMMANDS["load", kind]
+    assert found or (kind, "UTF-8" in case) == ("arrow", True)  # the whole file is damaged
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -195,7 +196,7 @@ def test_files_of_other_types_name_a_way_out(tmp_path, kind):
             frame.to_parquet(path)
     with pytest.raises(SourceError, match=r"file 2 of 2 .*A is double instead of long") as caught:
         open_source(kind, tmp_path)
-    assert named(caught.value.hint) <= commands()[f"load {kind}"]
+    assert set(OPTION.findall(caught.value.hint)) <= COMMANDS["load", kind]
     if kind == "csv":
         assert everything(open_source(kind, tmp_path, types="A:double"))["A"] == [1, 1.5]
 
