@@ -1,12 +1,16 @@
 """COCO and YOLO: images with the boxes of their objects, in pixels of the stored image."""
 
+import contextlib
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
-from source_helpers import check_resume, everything
+from source_helpers import check_resume, everything, same
 
 from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources import open_source
@@ -98,6 +102,7 @@ BAD = {
     "outside": ({"bbox": [5, 5, 40, 4]}, "is outside the image of 40 x 30"),
     "three numbers": ({"bbox": [5, 5, 4]}, "expected x, y, width, height"),
     "no numbers": ({"bbox": [1, 2, 3, True]}, "expected x, y, width, height"),
+    "an area that is no number": ({"area": "big"}, "the area big, not a number"),
     "unknown category": ({"category_id": 5}, "the category 5, which is not in the file"),
 }
 
@@ -123,6 +128,7 @@ def test_a_bad_box_of_coco_is_named_or_its_image_left_out(coco, case):
             "damaged image",
         ),
         (lambda folder, whole: whole["images"][1].update(width=80), "an image of 80 x 30"),
+        (lambda folder, whole: whole["images"][1].update(width="w"), "not two numbers"),
         (
             lambda folder, whole: (folder / "train" / "b.jpg").write_bytes(jpeg(30, 40, 6)),
             "EXIF orientation",
@@ -143,7 +149,10 @@ def test_a_bad_image_of_coco_is_named_or_left_out(coco, change, words):
     [
         (lambda whole: whole.pop("images"), "no list of images"),
         (lambda whole: whole["images"].append(whole["images"][0]), "2 entries have the image id 7"),
-        (lambda whole: whole["categories"].append({"id": 5, "name": "bicycle"}), "category name"),
+        (lambda whole: whole["categories"].append({"id": 90, "name": "x"}), "category id 90"),
+        (lambda whole: whole["categories"][0].update(name="bicycle"), "category name 'bicycle'"),
+        (lambda whole: whole["images"][1].update(id=2**70), "expected an integer"),
+        (lambda whole: whole["annotations"][0].update(image_id=[3]), "expected an integer"),
         (lambda whole: whole["images"][1].pop("file_name"), "entry 2 of images has no file_name"),
         (lambda whole: whole["annotations"][0].update(image_id=99), "such as image_id 99"),
     ],
@@ -152,6 +161,69 @@ def test_a_damaged_annotation_file_is_refused(coco, change, words):
     change(coco[1])
     with pytest.raises(SourceError, match=words):
         open_source("coco", write(coco))
+
+
+def test_an_object_free_image_of_another_size_is_a_bad_record(coco):
+    _, whole = coco
+    whole["images"][2].update(width=80)
+    with pytest.raises(SourceError, match="an image of 80 x 30"):
+        everything(open_source("coco", write(coco)))
+
+
+def test_coco_as_roboflow_writes_it(coco, tmp_path_factory):
+    """Splits in folders, and the name of the project as a category without objects."""
+    folder, whole = coco
+    root = tmp_path_factory.mktemp("roboflow")
+    for split, names in {"train": "ab", "valid": "c"}.items():
+        (root / split).mkdir()
+        part = json.loads(json.dumps(whole))
+        part["images"] = [one for one in part["images"] if one["file_name"][0] in names]
+        ids = [one["id"] for one in part["images"]]
+        part["annotations"] = [one for one in part["annotations"] if one["image_id"] in ids]
+        part["categories"].append({"id": 0, "name": "toothbrush", "supercategory": "none"})
+        if split == "valid":
+            part["categories"] = part["categories"][:1]
+        (root / split / "_annotations.coco.json").write_text(json.dumps(part))
+        for name in names:
+            shutil.copy(folder / "train" / f"{name}.jpg", root / split)
+    shutil.copy(folder / "train" / "a.jpg", root / "train" / "extra.jpg")
+    expected = everything(open_source("coco", write(coco)))
+    shutil.make_archive(str(root), "zip", root)
+    for place in (root, f"{root}.zip"):
+        source = open_source("coco", place)
+        got = everything(source)
+        assert (got.pop("SPLIT"), source.split_names) == (
+            [b"train", b"train", b"valid"], ("train", "valid"),
+        )  # fmt: skip
+        assert same(got, expected)
+        assert source.class_names == ["bicycle", "toothbrush"]
+        assert any("'toothbrush' with the id 0" in text for text in source.notes)
+        assert any("extra.jpg" in text for text in source.notes)
+        check_resume(source, max_bytes=1)
+
+
+def test_ids_of_categories_may_be_longs(coco):
+    _, whole = coco
+    whole["categories"][0]["id"] = whole["annotations"][0]["category_id"] = 2**40
+    got = everything(open_source("coco", write(coco)))
+    assert [list(one) for one in got["CATEGORY_IDS"]] == [[2], [2**40, 2], []]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_value_in_a_coco_file_is_an_error_that_is_told(coco, data):
+    """Whatever a value is replaced by: no error of Python, and the other images are loaded."""
+    folder, whole = coco
+    copy = json.loads(json.dumps(whole))
+    part = copy[data.draw(st.sampled_from(sorted(copy)))]
+    entry = data.draw(st.sampled_from(part))
+    key = data.draw(st.sampled_from(sorted(entry)))
+    odd = [None, True, -1, 0.5, 2**70, "x", [], [1], {}, {"a": 1}, "../a.jpg", float("inf")]
+    entry[key] = data.draw(st.sampled_from(odd))
+    with contextlib.suppress(SourceError):
+        path = write((folder, copy))
+        got = everything(open_source("coco", path, segmentation=True, bad_records="skip"))
+        assert len(got["key"]) <= 3
 
 
 @pytest.fixture
@@ -234,6 +306,30 @@ def test_boxes_of_yolo_in_an_image_that_exif_turns_are_unclear(yolo):
     (yolo / "images/train/a.jpg").write_bytes(jpeg(orientation=6))
     with pytest.raises(SourceError, match="EXIF orientation"):
         everything(open_source("yolo", yolo))
+
+
+def test_key_points_are_told_and_are_no_polygons(yolo):
+    """With two numbers each they look like corners of a polygon; data.yaml tells them apart."""
+    points = " ".join(f"{n / 20}" for n in range(8))
+    (yolo / "labels/train/a.txt").write_text(f"1 0.5 0.5 0.5 0.5 {points}\n")
+    with (yolo / "data.yaml").open("a") as file:
+        file.write("kpt_shape: [4, 2]\n")
+    source = open_source("yolo", yolo)
+    assert everything(source)["BOXES"][0].tolist() == [10, 7.5, 30, 22.5]
+    assert any("key points" in text for text in source.notes)
+
+
+def test_label_files_without_an_image_are_told(yolo):
+    (yolo / "labels/train/z.txt").write_text("1 0.5 0.5 1 1\n")
+    source = open_source("yolo", yolo)
+    assert any("labels/train/z.txt" in text for text in source.notes)
+
+
+def test_an_archive_of_yolo_is_its_folder(yolo, tmp_path_factory):
+    archive = tmp_path_factory.mktemp("zip") / "data"
+    shutil.make_archive(str(archive), "zip", yolo)
+    packed = everything(open_source("yolo", f"{archive}.zip"))
+    assert same(packed, everything(open_source("yolo", yolo)))
 
 
 def test_boxes_are_those_that_shares_give(yolo):

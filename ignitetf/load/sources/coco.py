@@ -17,11 +17,13 @@ from typing import Any, Final
 import numpy as np
 
 from ignitetf.errors import ConfigError, SourceError
-from ignitetf.load.sources.base import type_name
+from ignitetf.load.sources.base import Source, type_name
 from ignitetf.load.sources.boxes import BoxSource, Objects
-from ignitetf.load.sources.filelist import FileList
+from ignitetf.load.sources.filelist import FileList, readable_name
+from ignitetf.load.sources.filesets import DataFile, is_split_word, open_files
+from ignitetf.load.sources.folders import folder_at, is_picture
 from ignitetf.load.sources.frames import BoxError, ImageSize
-from ignitetf.load.sources.location import Location, Place, digest, locate, open_plain, reading
+from ignitetf.load.sources.location import Location, Place, digest, open_plain, reading
 from ignitetf.load.sources.pictures import MAX_PIXELS
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
@@ -30,6 +32,7 @@ from ignitetf.wire.schema import BYTES, Field, field_for
 __all__ = ["coco"]
 
 _HINT: Final = "COCO has lists of images, annotations and categories: instances_train2017.json"
+_ROBOFLOW: Final = "_annotations.coco.json"
 _LOADED: Final = frozenset(
     {"id", "image_id", "category_id", "bbox", "iscrowd", "area", "segmentation"}
 )
@@ -49,7 +52,7 @@ class _CocoSource(BoxSource):
     ) -> None:
         self.table = table
         whole = _read(table)
-        categories = sorted(whole["categories"], key=lambda one: one["id"])
+        categories = self._used_categories(whole)
         self._number_of = {one["id"]: i for i, one in enumerate(categories)}
         names = [str(one["name"]) for one in categories]
         _require_once(table, "category", [one["id"] for one in categories], names)
@@ -60,9 +63,9 @@ class _CocoSource(BoxSource):
             raise SourceError(f"{table.name}: no images in it", hint=_HINT)
         folder = images or _image_folder(table, str(self._images[0]["file_name"]))
         files = FileList(folder)
-        known = _sizes(folder, [str(one["file_name"]) for one in self._images])
-        for one in self._images:
-            name = str(one["file_name"])
+        wanted = [str(one["file_name"]) for one in self._images]
+        known = _sizes(folder, wanted)
+        for name in wanted:
             files.add(name, *known.get(name, (0, "")))
         self._of_image: dict[Any, list[dict[str, Any]]] = {}
         for one in whole["annotations"]:
@@ -70,7 +73,7 @@ class _CocoSource(BoxSource):
         self._segmentation = segmentation
         fields = [
             field_for("IMAGE_ID", np.dtype(np.int64)),
-            field_for("CATEGORY_IDS", np.dtype(np.int32), (None,)),
+            field_for("CATEGORY_IDS", self._id_dtype, (None,)),
             field_for("CROWDS", np.dtype(np.int32), (None,)),
         ]
         self._has_areas = all("area" in one for one in whole["annotations"])
@@ -86,7 +89,33 @@ class _CocoSource(BoxSource):
             max_pixels=max_pixels,
             bad_records=bad_records,
         )
+        for text in self._found_notes:
+            self.note(text)
+        if more := sorted(name for name in known.keys() - set(wanted) if is_picture(name)):
+            self.note(
+                f"{len(more):,} images beside those of {table.name} are not in it, and not loaded,"
+                f" such as {readable_name(more[0])}"
+            )
         self._report_left_out(whole["annotations"], set(ids))
+
+    def _used_categories(self, whole: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Return the categories by id, of those with one name the only one that is used."""
+        self._found_notes: list[str] = []
+        categories = sorted(whole["categories"], key=lambda one: one["id"])
+        used = set(map(_category, whole["annotations"]))
+        count = Counter(str(one["name"]) for one in categories)
+        # Roboflow writes the name of the project as a category that no object has.
+        left = [one for one in categories if count[str(one["name"])] == 1 or one["id"] in used]
+        dropped = [one for one in categories if one not in left]
+        if dropped and {str(one["name"]) for one in dropped} <= {str(one["name"]) for one in left}:
+            self._found_notes.append(
+                f"the category {dropped[0]['name']!r} with the id {dropped[0]['id']} has no objects,"
+                " and another one has its name; it is left out"
+            )
+            categories = left
+        largest = max((abs(one["id"]) for one in categories), default=0)
+        self._id_dtype = np.dtype(np.int32 if largest < 2**31 else np.int64)
+        return categories
 
     def _report_left_out(self, annotations: list[dict[str, Any]], ids: set[Any]) -> None:
         """Note what is not loaded; an annotation without its image is an error."""
@@ -117,24 +146,36 @@ class _CocoSource(BoxSource):
         found = self._of_image.get(image["id"], [])
         boxes, ids = [], []
         for one in found:
-            if one.get("category_id") not in self._number_of:
+            if (category := _category(one)) not in self._number_of:
                 raise BoxError(
                     f"its annotation has the category {one.get('category_id')!r}, which is"
                     " not in the file"
                 )
-            ids.append(one["category_id"])
+            ids.append(category)
             boxes.append(_corners(one.get("bbox")))
         values: dict[str, Any] = {
             "IMAGE_ID": image["id"],
-            "CATEGORY_IDS": np.array(ids, np.int32),
+            "CATEGORY_IDS": np.array(ids, self._id_dtype),
             "CROWDS": np.array([int(bool(one.get("iscrowd", 0))) for one in found], np.int32),
         }
         if self._has_areas:
-            values["AREAS"] = np.array([one["area"] for one in found], np.float64)
+            areas = [one["area"] for one in found]
+            if wrong := [area for area in areas if type(area) not in (int, float)]:
+                raise BoxError(f"its annotation has the area {str(wrong[0])[:60]}, not a number")
+            values["AREAS"] = np.array(areas, np.float64)
         if self._segmentation:
             values["SEGMENTATIONS"] = [json.dumps(one.get("segmentation")) for one in found]
-        size = ImageSize(int(image.get("width") or 0), int(image.get("height") or 0))
+        sides = [image.get("width") or 0, image.get("height") or 0]
+        if any(type(side) not in (int, float) for side in sides):
+            raise BoxError(f"its size in the file is {str(sides)[:60]}, not two numbers")
+        size = ImageSize(*sides) if all(sides) else ImageSize(0, 0)
         return Objects(boxes, [self._number_of[one] for one in ids], size, values=values)
+
+
+def _category(annotation: dict[str, Any]) -> int | None:
+    """Return the category of an object; None if it is not an integer."""
+    found = annotation.get("category_id")
+    return found if type(found) is int else None
 
 
 def _corners(box: Any) -> tuple[float, float, float, float]:
@@ -166,10 +207,11 @@ def _read(table: Place) -> dict[str, list[dict[str, Any]]]:
                     raise SourceError(
                         f"{table.name}: entry {i + 1} of {part} has no {name}", hint=_HINT
                     )
-            if part != "annotations" and type(one["id"]) is not int:
+            word = "image_id" if part == "annotations" else "id"
+            if type(one[word]) is not int or not -(2**63) <= one[word] < 2**63:
                 raise SourceError(
-                    f"{table.name}: entry {i + 1} of {part} has the id {one['id']!r}, expected an"
-                    " integer",
+                    f"{table.name}: entry {i + 1} of {part} has the {word}"
+                    f" {str(one[word])[:60]!r}, expected an integer",
                     hint=_HINT,
                 )
         found[part] = items
@@ -184,6 +226,19 @@ def _require_once(table: Place, what: str, ids: list[int], names: list[str]) -> 
                 f"{table.name}: {count} entries have the {what} {word} {value!r}",
                 hint="each image and each category is in the file once",
             )
+
+
+def _annotation_files(place: Place) -> list[tuple[Place, str | None]]:
+    """Return the annotation file of a folder, or those of the splits in it, as of Roboflow."""
+    if place.is_dir() and not place.child("annotations").is_dir():
+        splits = [
+            (place.child(name).child(_ROBOFLOW), name)
+            for name, is_dir, _, _ in place.children()
+            if is_dir and is_split_word(name) and place.child(name).child(_ROBOFLOW).exists()
+        ]
+        if len(splits) > 1:
+            return [(table, split) for table, split in splits]
+    return [(_annotation_file(place), None)]
 
 
 def _annotation_file(place: Place) -> Place:
@@ -248,11 +303,12 @@ def coco(
     segmentation: bool = False,
     max_pixels: int = MAX_PIXELS,
     bad_records: OnBadRecord = "fail",
-) -> BoxSource:
+) -> Source:
     """Open COCO annotations and their images.
 
     Args:
-        location: The annotation file, or a folder that has one, also in `annotations`.
+        location: The annotation file, a folder that has one, also in `annotations`, or a folder of
+            splits with one each (Roboflow); or an archive of such a folder.
         images: Folder of the images; None finds it next to the annotations.
         segmentation: True to keep the segmentation of each object, as JSON.
         max_pixels: Images with more are bad records.
@@ -264,11 +320,17 @@ def coco(
     """
     if not location:
         raise ConfigError("source 'coco' needs an annotation file or its folder")
-    table = _annotation_file(locate(location))
-    return _CocoSource(
-        table,
-        None if images is None else locate(images),
-        segmentation=segmentation,
-        max_pixels=max_pixels,
-        bad_records=bad_records,
-    )
+    place = folder_at(location)
+    tables = _annotation_files(place)
+    files = [DataFile(table, split=split) for table, split in tables]
+
+    def opened(table: Place) -> Source:
+        return _CocoSource(
+            table,
+            None if images is None else folder_at(images),
+            segmentation=segmentation,
+            max_pixels=max_pixels,
+            bad_records=bad_records,
+        )
+
+    return open_files(files, opened, bad_records)

@@ -20,8 +20,9 @@ from ignitetf.errors import ConfigError, MissingExtra, SourceError
 from ignitetf.load.sources.base import type_name
 from ignitetf.load.sources.boxes import BoxSource, Objects
 from ignitetf.load.sources.filelist import FileList, walk
+from ignitetf.load.sources.folders import folder_at
 from ignitetf.load.sources.frames import BoxError
-from ignitetf.load.sources.location import Location, Place, digest, locate, reading
+from ignitetf.load.sources.location import Location, Place, digest, reading
 from ignitetf.load.sources.pictures import MAX_PIXELS
 from ignitetf.pictures import picture_suffixes
 from ignitetf.spelling import did_you_mean
@@ -45,6 +46,7 @@ class _YoloSource(BoxSource):
         class_names: Sequence[str],
         images: Mapping[str, Sequence[tuple[str, int, str]]],
         *,
+        has_key_points: bool = False,
         max_pixels: int,
         bad_records: OnBadRecord,
     ) -> None:
@@ -57,6 +59,7 @@ class _YoloSource(BoxSource):
         if not len(files):
             raise SourceError(f"{root.name}: no images in it", hint=_HINT)
         self._has_polygons = False
+        self._has_key_points = has_key_points
         super().__init__(
             files,
             class_names,
@@ -78,6 +81,11 @@ class _YoloSource(BoxSource):
             )
         if missing := self._has_file.count(False):
             self.note(f"{missing:,} of {len(files):,} images have no label file, and so no boxes")
+        others = {path for path in known if path.endswith(".txt") and "/" in path}
+        if lost := sorted(others - set(paths)):
+            self.note(f"{len(lost):,} label files belong to none of the images, such as {lost[0]}")
+        if has_key_points:
+            self.note("label files have key points, which are not loaded; the boxes are")
 
     def fingerprint(self) -> str:
         """Made from names, sizes and times of all files."""
@@ -113,6 +121,8 @@ class _YoloSource(BoxSource):
             raise BoxError(f"{' '.join(words)[:60]!r} has a value that is not a number") from error
         if not all(map(math.isfinite, numbers)):
             raise BoxError(f"{' '.join(words)[:60]!r} has a value that is not a number")
+        if self._has_key_points and len(numbers) > 4:
+            numbers = numbers[:4]
         if len(numbers) == 4:
             x, y, width, height = numbers
             box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
@@ -266,15 +276,16 @@ def yolo(
     """
     if not location:
         raise ConfigError("source 'yolo' needs data.yaml or its folder")
-    place = locate(location)
+    place = folder_at(location)
     described = _description(place)
     root = place if place.is_dir() else place.parent
     if described is None:
-        names = _named_in_files(root)
+        names, has_key_points = _named_in_files(root), False
         images = {"": _images_of(root, ".", root)}
     else:
         found = _parsed(described)
         names = _class_names(described, found)
+        has_key_points = bool(found.get("kpt_shape"))
         if isinstance(path := found.get("path"), str) and root.child(path).is_dir():
             root = root.child(path)
         parts = {one: found[one] for one in _SPLITS if found.get(one)}
@@ -291,4 +302,11 @@ def yolo(
             f"no split {split!r}",
             hint=did_you_mean(split, known, f"splits: {', '.join(known) or 'none'}", form=repr),
         )
-    return _YoloSource(root, names, images, max_pixels=max_pixels, bad_records=bad_records)
+    return _YoloSource(
+        root,
+        names,
+        images,
+        has_key_points=has_key_points,
+        max_pixels=max_pixels,
+        bad_records=bad_records,
+    )
