@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +28,7 @@ from fsspec.utils import infer_storage_options, tokenize
 
 from ignitetf.fs.chunks import as_bytes
 from ignitetf.fs.files import FileWriter
-from ignitetf.fs.path import os_error, os_errors, path_of_url, split_url
+from ignitetf.fs.path import os_errors, path_of_url, split_url
 from ignitetf.fs.records import Entry
 from ignitetf.fs.store import DEFAULT_NAME, FileReader, Store, open_store
 from ignitetf.settings import Settings
@@ -630,8 +629,11 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
             super().__del__()
 
     def fileno(self) -> int:
-        """Raise an error: the file has no descriptor."""
-        raise os_error(errno.EBADF, self.path, "not a file of the operating system")
+        """Raise UnsupportedOperation, as every stream without a file descriptor does.
+
+        Libraries catch exactly this and do without `os.fsync`; closing the file stores it.
+        """
+        raise io.UnsupportedOperation(f"{self.path}: igfs:// files have no file descriptor")
 
 
 _Names = Any  # a list, or with `detail` a dict from name to info
