@@ -1,9 +1,9 @@
+# ruff: noqa: D102 (the protocols Place and Tool say what the methods do)
 """What a checkpoint costs: Keras, tf.train.Checkpoint, Orbax and torch DCP on `igfs://` and on disk.
 
 python benchmarks/checkpoints.py                              # 100 MB on the running node and a disk
 python benchmarks/checkpoints.py --gb 0.1 --gb 1 --rounds 5
-python benchmarks/checkpoints.py --tool orbax --tool dcp --place memory=127.0.0.1:10800 \\
-    --place persistent=127.0.0.1:10801 --disk /mnt/checkpoints
+python benchmarks/checkpoints.py --tool orbax --disk /mnt/checkpoints --place memory=127.0.0.1:10800
 
 One process for each tool holds a model of random float32 weights. In each round it takes the places
 in turn, in both orders, after a round that does not count. At each place it first writes and reads
@@ -197,6 +197,7 @@ class Keras:
             if name.endswith("/w")
         ]
         self.model = keras.Sequential([keras.Input((_LAYER,)), *layers])
+        self.model.compile("sgd")
         self.model.set_weights(list(weights.values()))
         self._load = keras.models.load_model
 
@@ -215,13 +216,9 @@ class Background(Keras):
     def save(self, path: str) -> Wait:
         from ignitetf.train.checkpoint import BackgroundCheckpoint
 
-        self.model.optimizer = None
         callback = BackgroundCheckpoint(path)
         callback.set_model(self.model)
-        import threading
-
-        callback._thread = threading.Thread(target=callback._write_all, daemon=True)
-        callback._thread.start()
+        callback.on_train_begin()
         callback.save()
         return callback.barrier
 
@@ -427,9 +424,7 @@ def child(asked: Mapping[str, Any]) -> None:
     """Measure one tool, and print a line for each save and restore that counts."""
     weights = _weights(asked["nbytes"])
     tool = TOOLS[asked["tool"]](weights)
-    places: dict[str, Place] = {
-        name: Cluster(target) for name, target in asked["clusters"].items()
-    }
+    places: dict[str, Place] = {name: Cluster(target) for name, target in asked["clusters"].items()}
     for folder in asked["disks"]:
         places["disk"] = Disk(folder, fsync=False)
         places["disk+fsync"] = Disk(folder, fsync=True)

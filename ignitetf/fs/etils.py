@@ -176,9 +176,7 @@ class IgfsPath(epath.Path):  # type: ignore[misc]
             mode=None,
         )
 
-    def mkdir(
-        self, mode: int | None = None, parents: bool = False, exist_ok: bool = False
-    ) -> None:
+    def mkdir(self, mode: int | None = None, parents: bool = False, exist_ok: bool = False) -> None:
         """Create the directory; `mode` is accepted, but a cluster keeps no permissions of files."""
         self.system.store.make_directory(self.place, parents=parents, exist_ok=exist_ok)
 

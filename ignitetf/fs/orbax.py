@@ -92,7 +92,7 @@ class _Layout:
     chunks: tuple[int, ...]
 
     def to_json(self) -> bytes:
-        kind = self.dtype.str if self.dtype.kind in "biufcSU" else self.dtype.name
+        kind = self.dtype.str if self.dtype.kind in "biufc" else self.dtype.name
         return json.dumps(
             {
                 "zarr_format": 2,
@@ -139,9 +139,16 @@ class _Layout:
             yield number, tuple(own), tuple(part)
 
 
+def _named(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
+    """Return a dtype that `.zarray` can name; raises ValueError for any other."""
+    if dtype.kind in "biufc" or (dtype.kind == "V" and hasattr(jax.numpy, dtype.name)):
+        return dtype
+    raise ValueError(f"{name}: arrays of {dtype} cannot be saved")
+
+
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
     """Return the memory of a contiguous array as bytes; also for dtypes without a buffer format."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _write_array(store: Store, folder: str, layout: _Layout, boxes: Sequence[_Box]) -> None:
@@ -261,9 +268,9 @@ class _Arrays(type_handlers.TypeHandler):  # type: ignore[misc]
     def _copied(self, value: Any, info: Any, args: Any) -> tuple[_Layout, list[_Box]]:
         """Copy the shards that this process writes."""
         copy = np.array(value, args.dtype, order="C")
-        if copy.dtype.hasobject:
-            raise ValueError(f"{info.name}: arrays of Python objects cannot be saved")
-        layout = _Layout(copy.shape, copy.dtype, tuple(max(1, n) for n in copy.shape))
+        layout = _Layout(
+            copy.shape, _named(copy.dtype, info.name), tuple(max(1, n) for n in copy.shape)
+        )
         first = jax.process_index() == 0
         return layout, [_Box((0,) * copy.ndim, copy)] if first else []
 
@@ -351,7 +358,7 @@ def _sharding(args: Any) -> Any:
     mesh, axes = getattr(args, "mesh", None), getattr(args, "mesh_axes", None)
     if mesh is not None and axes is not None:
         return jax.sharding.NamedSharding(mesh, axes)
-    found = getattr(args, "sharding", None)
+    found: Any = getattr(args, "sharding", None)
     return found.to_jax_sharding() if hasattr(found, "to_jax_sharding") else found
 
 
@@ -363,8 +370,7 @@ class _Strings(type_handlers.TypeHandler):  # type: ignore[misc]
 
     async def metadata(self, infos: Sequence[Any]) -> Sequence[Any]:
         return [
-            ocp.metadata.StringMetadata(name=info.name, directory=info.parent_dir)
-            for info in infos
+            ocp.metadata.StringMetadata(name=info.name, directory=info.parent_dir) for info in infos
         ]
 
     async def serialize(

@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 warnings.simplefilter("ignore")
 
-import numpy as np
+import numpy as np  # noqa: E402
 
 SHAPES = {"a": (700, 700), "b": (300,), "c": (512, 1024)}
 

@@ -169,7 +169,7 @@ def test_what_orbax_cannot_restore_says_why(ocp, base):
     from ignitetf.fs.orbax import tree_handler
 
     checkpointer = ocp.Checkpointer(tree_handler())
-    with pytest.raises(ValueError, match="jax.random.key_data"):
+    with pytest.raises(ValueError, match=r"jax\.random\.key_data"):
         checkpointer.save(f"{base}/1", args=ocp.args.PyTreeSave({"k": jax.random.key(1)}))
     with pytest.raises(ValueError, match="cannot be saved"):
         checkpointer.save(f"{base}/2", args=ocp.args.PyTreeSave({"k": np.array([{}])}))
