@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import gc
 import itertools
 import json
@@ -53,6 +54,7 @@ _NAME: Final = "IGFS_CHECKPOINTS"
 _LAYER: Final = 2048  # a layer is a square matrix of this size and a vector
 _BLOCK: Final = 8 << 20
 _WINDOW: Final = 4
+_WARM_S: Final = 3.0
 _GET, _PUT = 1000, 1001
 _KEY: Final = struct.Struct("<bQQ")  # a UUID
 _VALUE: Final = struct.Struct("<bi")  # an array of bytes
@@ -70,10 +72,10 @@ class Place(Protocol):
     def url(self, name: str) -> str:
         """Return the path of a checkpoint."""
 
-    def write(self, data: memoryview) -> None:
+    def write(self, data: Sequence[memoryview]) -> None:
         """Write bytes without a tool."""
 
-    def read(self, nbytes: int) -> None:
+    def read(self) -> None:
         """Read these bytes without a tool."""
 
     def settle(self) -> None:
@@ -95,22 +97,21 @@ class Cluster:
         self.address = address
         self._store = open_store(Settings.resolve(address=address))
         self._cache = struct.pack("<ib", cache_id(self._store.chunks.name), 0)
-        self._content = 0
+        self._content = self._count = 0
         self._root = f"/{_NAME}-{os.getpid()}"
 
     def url(self, name: str) -> str:
         return f"igfs://{self.address}{self._root}/{name}"
 
-    def write(self, data: memoryview) -> None:
+    def write(self, data: Sequence[memoryview]) -> None:
         chunk, self._content = self._store.chunk_bytes, secrets.randbits(63)
-        parts = [data[at : at + chunk] for at in range(0, len(data), chunk)]
+        parts = [view[at : at + chunk] for view in data for at in range(0, len(view), chunk)]
+        self._count = len(parts)
         heads = (self._key(n) + _VALUE.pack(_BYTE_ARRAY, len(p)) for n, p in enumerate(parts))
         self._send(_PUT, zip(heads, parts, strict=True))
 
-    def read(self, nbytes: int) -> None:
-        count = -(-nbytes // self._store.chunk_bytes)
-        self._send(_GET, ((self._key(number),) for number in range(count)))
-        self._store.chunks.remove(f"{self._content:016x}", range(count))
+    def read(self) -> None:
+        self._send(_GET, ((self._key(number),) for number in range(self._count)))
 
     def _key(self, number: int) -> bytes:
         return self._cache + _KEY.pack(_UUID, self._content, number)
@@ -125,6 +126,7 @@ class Cluster:
         pass
 
     def clear(self) -> None:
+        self._store.chunks.remove(f"{self._content:016x}", range(self._count))
         with contextlib.suppress(FileNotFoundError):
             self._store.remove_directory(self._root, recursive=True)
         self._store.reclaimer.run(0)
@@ -141,19 +143,19 @@ class Disk:
     def url(self, name: str) -> str:
         return str(self._root / name)
 
-    def write(self, data: memoryview) -> None:
+    def write(self, data: Sequence[memoryview]) -> None:
         with (self._root / "bare").open("wb", buffering=0) as file:
-            for at in range(0, len(data), _BLOCK):
-                file.write(data[at : at + _BLOCK])
+            for view in data:
+                for at in range(0, len(view), _BLOCK):
+                    file.write(view[at : at + _BLOCK])
             if self.fsync:
                 os.fsync(file.fileno())
 
-    def read(self, nbytes: int) -> None:
+    def read(self) -> None:
         buffer = memoryview(bytearray(_BLOCK))
         with (self._root / "bare").open("rb", buffering=0) as file:
             while file.readinto(buffer):
                 pass
-        (self._root / "bare").unlink()
 
     def settle(self) -> None:
         for path in self._root.rglob("*") if self.fsync else ():
@@ -368,6 +370,8 @@ class _Peak:
 
     def __enter__(self) -> _Peak:
         gc.collect()
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # memory that is free, but not given back
         Path("/proc/self/clear_refs").write_text("5", "ascii")  # resets the peak
         self._before = _memory("VmRSS")
         return self
@@ -394,10 +398,8 @@ def _timed(work: Callable[[], object]) -> float:
 def _measure(tool: Tool, name: str, place: Place, weights: Weights) -> Figures:
     nbytes = sum(w.nbytes for w in weights.values())
     views = [memoryview(w).cast("B") for w in weights.values() if w.nbytes > _BLOCK]
-    bare_write = bare_read = 0.0
-    for view in views:
-        bare_write += _timed(lambda v=view: place.write(v))  # type: ignore[misc]
-        bare_read += _timed(lambda v=view: place.read(len(v)))  # type: ignore[misc]
+    bare_write, bare_read = _timed(lambda: place.write(views)), _timed(place.read)
+    place.clear()
     copies: list[Any] = []
     copy = _timed(lambda: copies.extend(w.copy() for w in weights.values()))
     copies.clear()
@@ -428,7 +430,14 @@ def child(asked: Mapping[str, Any]) -> None:
     for folder in asked["disks"]:
         places["disk"] = Disk(folder, fsync=False)
         places["disk+fsync"] = Disk(folder, fsync=True)
+    views = [memoryview(w).cast("B") for w in weights.values()]
     try:
+        for place in places.values():  # a node compiles what it runs often
+            until = time.monotonic() + _WARM_S
+            while time.monotonic() < until:
+                place.write(views)
+                place.read()
+                place.clear()
         for number in range(asked["rounds"] + 1):
             for name in list(places) if number % 2 else reversed(list(places)):
                 figures = _measure(tool, name, places[name], weights)

@@ -30,6 +30,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from ignitetf.errors import MissingExtra
+from ignitetf.fs.files import FileWriter, close_together
 from ignitetf.fs.store import Store
 
 try:
@@ -47,7 +48,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 Slices = tuple[slice, ...]
 
+_Writers = list[FileWriter]
+
 _WORKERS: Final = 4
+_FILES_AT_ONCE: Final = 64
 _STRINGS: Final = "_strings.json"
 _ARRAY: Final = ".zarray"
 
@@ -151,18 +155,42 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _write_array(store: Store, folder: str, layout: _Layout, boxes: Sequence[_Box]) -> None:
-    with store.writing(f"{folder}/{_ARRAY}") as file:
-        file.write(memoryview(layout.to_json()))
+def _write_array(store: Store, folder: str, layout: _Layout, boxes: Sequence[_Box]) -> _Writers:
+    """Store the content of an array's files; they appear when the writers are closed."""
+    store.make_directory(folder, exist_ok=True)
+    contents = {_ARRAY: memoryview(layout.to_json())}
     for box in boxes:
         data = box.data
         if data.shape != layout.chunks:  # the last shard of an axis fills its whole chunk
             padded = np.zeros(layout.chunks, layout.dtype)
             padded[tuple(map(slice, data.shape))] = data
             data = padded
-        with store.writing(f"{folder}/{layout.file(box.number)}") as file:
-            if data.size:
-                file.write(_bytes_of(data))
+        contents[layout.file(box.number)] = _bytes_of(data)
+    writers: _Writers = []
+    try:
+        for name, content in contents.items():
+            writers.append(store.open_write(f"{folder}/{name}", parents=False))
+            writers[-1].write(content)
+            writers[-1].store_all()
+    except BaseException:
+        _discard(writers)
+        raise
+    return writers
+
+
+def _close(store: Store, writers: _Writers) -> None:
+    """Close files in transactions of several, each of which takes as long as that of one file."""
+    try:
+        while writers:
+            close_together(store, [(writer, {}) for writer in writers[:_FILES_AT_ONCE]])
+            del writers[:_FILES_AT_ONCE]
+    finally:
+        _discard(writers)
+
+
+def _discard(writers: _Writers) -> None:
+    for writer in writers:
+        writer.discard()
 
 
 def _layout_at(store: Store, folder: str) -> _Layout:
@@ -253,15 +281,21 @@ class _Arrays(type_handlers.TypeHandler):  # type: ignore[misc]
         copies = [self._copied(v, i, a) for v, i, a in zip(values, infos, given, strict=True)]
         pending = list(zip(infos, copies, strict=True))
 
+        writers: _Writers = []
+
         def write(one: tuple[Any, tuple[_Layout, list[_Box]]]) -> None:
             info, (layout, boxes) = one
             if boxes:
-                store, folder = _place(info)
-                _write_array(store, folder, layout, boxes)
+                writers.extend(_write_array(*_place(info), layout, boxes))
 
         async def work() -> None:
-            await _each(write, pending)
+            try:
+                await _each(write, pending)
+            except BaseException:
+                _discard(writers)
+                raise
             pending.clear()
+            await asyncio.to_thread(_close, _place(infos[0])[0], writers)
 
         return _committing(infos, work)
 

@@ -11,6 +11,7 @@ import fsspec
 import numpy as np
 import pytest
 from helpers.needs import needs_native_io
+from helpers.pages import Page
 from helpers.paths import ROOT
 from helpers.saver_programs import SHAPES
 
@@ -289,3 +290,13 @@ def test_a_killed_saver_leaves_the_last_complete_checkpoint(tool, base, address,
         step, found = restored(base)
     assert step in (done, done + 1)
     assert all((np.asarray(a) == step).all() for a in found.values())
+
+
+@pytest.mark.slow
+def test_the_page_about_checkpoints_runs(ocp, dcp, base, address, tmp_path):
+    needs_native_io()
+    from ignitetf.fs import gfile
+
+    gfile.configure(Settings.resolve(address=address))
+    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    Page(text.replace("igfs:///runs", base), address, tmp_path).run()
