@@ -3,7 +3,7 @@
 
 python benchmarks/checkpoints.py                              # 100 MB on the running node and a disk
 python benchmarks/checkpoints.py --gb 0.1 --gb 1 --rounds 5
-python benchmarks/checkpoints.py --tool orbax --disk /mnt/checkpoints --place memory=127.0.0.1:10800
+python benchmarks/checkpoints.py --tool orbax --disk checkpoints --place memory=127.0.0.1:10800
 
 One process for each tool holds a model of random float32 weights. In each round it takes the places
 in turn, in both orders, after a round that does not count. At each place it first writes and reads
