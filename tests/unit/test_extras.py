@@ -10,7 +10,12 @@ from test_imports import MODULES
 from test_wings import LISTED
 
 # Packages by the names under which they are imported, where these differ.
-_IMPORTED = {"pyyaml": "yaml", "scikit-learn": "sklearn", "tensorflow-cpu": "tensorflow"}
+_IMPORTED = {
+    "orbax-checkpoint": "orbax",
+    "pyyaml": "yaml",
+    "scikit-learn": "sklearn",
+    "tensorflow-cpu": "tensorflow",
+}
 _NOT_OF_USERS = {"all", "dev", "docs", "test"}
 
 _PROGRAM = """
