@@ -159,6 +159,25 @@ def test_an_archive_loads_as_the_folder_in_it(tmp_path, form, name, prefix):
     assert f"{tmp_path / name}" in source.files.place(0).name
 
 
+@pytest.mark.parametrize(
+    ("written", "packed_as"),
+    [("cat/GrXXYYe.png", "cat/Größe.png".encode()), ("cat\\GrXXYYe.png", b"cat\\GrXXYYe.png")],
+)
+def test_names_in_a_zip_file_are_those_that_were_meant(tmp_path, written, packed_as):
+    """macOS writes UTF-8 without saying so, old programs of Windows backslashes."""
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as file:
+        file.writestr("dog/1.png", png(1))
+        info = zipfile.ZipInfo("x")
+        info.filename = written
+        file.writestr(info, png(2))
+    data = (tmp_path / "p.zip").read_bytes()
+    (tmp_path / "p.zip").write_bytes(data.replace(written.encode(), packed_as))
+    source = open_source("images", tmp_path / "p.zip")
+    name = packed_as.decode().replace("\\", "/")
+    assert rows(source) == {name: ("cat", None, png(2)), "dog/1.png": ("dog", None, png(1))}
+    assert source.notes == []
+
+
 def test_urls_of_archives(tmp_path):
     files = tree(tmp_path / "pets", *PETS)
     archive = packed(tmp_path / "pets", "zip", tmp_path / "p.zip", "pets/")

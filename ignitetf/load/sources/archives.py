@@ -22,6 +22,7 @@ __all__ = ["ARCHIVES", "ArchiveFiles"]
 # Protocols of fsspec.
 ARCHIVES: Final = ("zip", "tar")
 
+_UTF8: Final = 0x800  # the flag of names in UTF-8
 _HINT: Final = "is it a whole zip or tar file? pack it again"
 
 
@@ -41,13 +42,15 @@ class ArchiveFiles:
         self._entries: dict[str, dict[str, Any]] = {"": _folder("")}
         self._below: dict[str, dict[str, None]] = {"": {}}
         for packed, info in fs.find("", withdirs=True, detail=True).items():
-            path = _plain(packed)
+            path = _plain(_named(packed, info) if fs.protocol == "zip" else packed)
             if path.startswith("../"):
                 raise SourceError(f"the archive has a file outside of it: {packed}", hint=_HINT)
             if not path:
                 continue
             if info.get("type") == "directory":
-                self._add(_folder(path))
+                # fsspec adds folders that a zip file does not list, by its own reading of names.
+                if fs.protocol != "zip" or "flag_bits" in info:
+                    self._add(_folder(path))
                 continue
             version = f"{stamp}|{info.get('CRC', '')}|{info.get('mtime', '')}"
             size = int(info.get("size") or 0)
@@ -107,6 +110,17 @@ class ArchiveFiles:
                 return file
             with file:
                 return io.BytesIO(file.read())
+
+
+def _named(packed: str, info: dict[str, Any]) -> str:
+    """Return the name of a file in a zip file as it was meant.
+
+    macOS writes UTF-8 without the flag that says so, and old programs of Windows write backslashes.
+    """
+    if not packed.isascii() and not info.get("flag_bits", _UTF8) & _UTF8:
+        with contextlib.suppress(UnicodeError):
+            packed = packed.encode("cp437").decode("utf-8")
+    return packed.replace("\\", "/")
 
 
 def _folder(path: str) -> dict[str, Any]:
