@@ -163,7 +163,7 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
     def _values(self) -> list[Any]:
         """Return the current values to save."""
-        return [variable.numpy().copy() for variable in variables_of(self.model)]
+        return [_copied(variable) for variable in variables_of(self.model)]
 
     def _copies(self, model: Any) -> list[Any]:
         """Return variables to restore the values of `_values` into."""
@@ -192,6 +192,12 @@ class BackgroundCheckpoint(tf.keras.callbacks.Callback):  # type: ignore[misc]
             kept: Paths of the checkpoints that are recorded as complete.
         """
         remove_entries(self.directory, is_unfinished)
+
+
+def _copied(variable: Any) -> Any:
+    """Return a value that training does not change: `numpy()` is a view or already a copy."""
+    value = variable.numpy()
+    return value if value.flags.owndata else value.copy()
 
 
 def is_unfinished(name: str) -> bool:

@@ -312,6 +312,23 @@ def test_background_checkpoint(base, caplog):
         model.fit(x, y, batch_size=8, epochs=1, verbose=0, callbacks=[failing])
 
 
+def test_a_background_checkpoint_has_the_values_of_its_moment(base):
+    from ignitetf.train.checkpoint import BackgroundCheckpoint
+
+    model = tf.keras.Sequential([tf.keras.Input((300,)), tf.keras.layers.Dense(400)])
+    model.compile("sgd", "mse")
+    model.set_weights([tf.fill(w.shape, 7.0).numpy() for w in model.weights])
+    callback = BackgroundCheckpoint(f"{base}/run")
+    callback.set_model(model)
+    callback.on_train_begin()
+    callback.save()
+    for variable in model.variables:
+        variable.assign(tf.zeros_like(variable))
+    callback.barrier()
+    callback.restore(model)
+    assert all((weights == 7.0).all() for weights in model.get_weights())
+
+
 def test_summaries_are_seen_while_the_writer_runs(base):
     writer = tf.summary.create_file_writer(f"{base}/logs")
     with writer.as_default():
