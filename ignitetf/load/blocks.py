@@ -1,4 +1,4 @@
-"""Groups rows into blocks. Each block has rows of one partition, and a key of that partition.
+"""Groups rows into blocks. The rows of a block, and its own key, belong to one partition.
 
 source -> rows -> **blocks** -> writer
 
@@ -44,8 +44,8 @@ class Blocks:
     Args:
         writer: Its `schema` describes the rows, its `entry_schema` the blocks.
         keys: Source of the blocks' keys.
-        stored: Rows of each earlier block of these `keys`, as returned by `block_rows`; empty if
-            they are unknown.
+        stored: Rows of each earlier block of these `keys`, as `block_rows` returns them; empty if
+            unknown.
     """
 
     def __init__(self, writer: Writer, keys: BlockKeys, stored: Sequence[int] = ()) -> None:

@@ -118,7 +118,7 @@ def _pace(window: int, partitions: int, entry_bytes: int, entries: int) -> _Pace
 
 @contextlib.contextmanager
 def _explained(client: Client) -> Iterator[None]:
-    """Report a full node as the cause of a failed update, whose own error only names keys."""
+    """Report a full node as the cause of a failed update; its own error only names keys."""
     try:
         yield
     except ServerError as error:
@@ -229,7 +229,7 @@ class _Copy:
             except FAILURES:
                 reading.close()  # also closes the cursors, which hold rows in the heap
                 with contextlib.suppress(IgniteTFError):
-                    puts.finish()  # what is stored is not copied again
+                    puts.finish()  # stored entries are not copied again
                 raise
 
     def _pages(
@@ -308,7 +308,7 @@ def unwrapped(page: Page) -> EncodedPage:
 
 
 def _objects(data: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions]:
-    """Return the start and length of each object without its wrapping."""
+    """Return the start and length of each object without its wrapper."""
     inner = unwrap(data, at)
     sizes = ends - at
     wrapped = np.flatnonzero((data[at] == TypeCode.WRAPPED) & (data[inner] == TypeCode.OBJECT))

@@ -12,7 +12,7 @@ a new one with the data set's name (`Replacement`). SQL shows the replacement be
 are dropped, and the copy before the replacement is dropped; the manifest changes along with it.
 Each step can be repeated after a kill:
 
-- The manifest names the replacement before SQL shows it. Otherwise a later load would take it for
+- The manifest names the replacement before SQL shows it. Otherwise a later load would treat it as
   the remains of a failed load.
 - The journal enters the phase `move` before the manifest names the copy. From then on only the
   journal shows that the replacement has still to be moved.
@@ -75,7 +75,7 @@ def create_caches(
         client: The connection.
         schema: The records.
         cache: Name of the cache of the records.
-        options: How they are stored.
+        options: Their storage options.
         checked: True if the caller has called `require_room_for_caches` and the caches do not
             exist.
 
@@ -178,9 +178,9 @@ def require_made_by_load(cache: str, tables: set[str], made: tuple[Storage, Sche
     Args:
         cache: Its name.
         tables: Its tables.
-        made: The content according to the catalog: how it is stored, and the records.
+        made: The content in the catalog: storage options and schema.
     """
-    # The cache in the catalog may be gone, and others may have made a new one of its name.
+    # The cache in the catalog may be gone, and another client may have made a new one of its name.
     if made is not None and tables:
         ours = bool(tables & {rows_table(cache), carrier_table(cache)})
     else:
@@ -228,8 +228,8 @@ class Replacement:
         """Replace the caches that the journal names.
 
         Args:
-            record: Stores the manifest unless there is one, and returns the stored manifest: the
-                replacement's, or that of a complete copy.
+            record: Stores the manifest unless one exists, and returns the stored one: of the
+                replacement, or of a complete copy.
         """
         manifest, switch = self._client.at_once(
             record, lambda: self._switch_to(self._journal.cache)
@@ -265,7 +265,7 @@ class Replacement:
         """Make SQL show the replacement, and drop the caches that it replaces.
 
         Returns:
-            The number of its partitions, and whether there is certainly room for a copy.
+            The number of its partitions, and whether the nodes certainly have room for a copy.
         """
         self._lease.check()
         if switch.blocked:
@@ -285,7 +285,7 @@ class Replacement:
         return partitions, has_room
 
     def _options(self) -> LoadOptions:
-        # The options of the replacement, which this cluster has already accepted once.
+        # The options of the replacement, which this cluster has already accepted.
         storage = self._journal.storage
         return LoadOptions(
             self._journal.partitions,
@@ -332,7 +332,7 @@ class Replacement:
 
     def _explained(self, error: IgniteTFError, help_: str) -> IgniteTFError:
         return error.hinted(
-            f"{self._name!r} has its new rows, for now in another cache; {help_}, then load"
+            f"{self._name!r} has its new rows, still in another cache; {help_}, then load"
             " again with --if-exists resume"
         )
 

@@ -4,9 +4,9 @@ fill -> **equal keys** -> check, manifest
 
 In the row layout, the cache keeps one row per key by itself. In the block layout, a partition can
 have several rows with one key, in one block or in several. So if the keys of a load can be equal,
-the stored keys are read back, one partition at a time. This works whichever process stored them,
-and however often the load was stopped. A new load with equal keys is then refused; after an append
-only the last row of each key is kept.
+the stored keys are read back, one partition at a time. This also works for a load that several
+processes continued. A new load with equal keys is then refused; after an append only the last row
+of each key is kept.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def settle_equal_keys(client: Client, journal: Journal, key_name: str, lease: Le
 
 
 def _last_of_each(blocks: Sequence[_Keys]) -> list[_Kept]:
-    """Return for each block which of its rows are the last of their key in the partition."""
+    """Return for each block the rows that are the last of their key in the partition."""
     if isinstance(blocks[0], np.ndarray):
         codes = np.concatenate(blocks)
     else:
@@ -104,7 +104,7 @@ def _last_of_each(blocks: Sequence[_Keys]) -> list[_Kept]:
 
 
 def _values(key: Column) -> _Keys:
-    """Return keys as comparable numbers, texts or tuples, copied out of their buffer."""
+    """Return keys as comparable numbers, texts or tuples, independent of their buffer."""
     if isinstance(key, Struct):
         return list(zip(*(list(_values(column)) for column in key.fields.values()), strict=True))
     if isinstance(key, Dense):

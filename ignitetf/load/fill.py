@@ -35,7 +35,7 @@ __all__ = ["Filler", "Owners", "Progress", "index_schema", "register_entries"]
 
 Progress = Callable[[int, int], None]
 
-# An interrupted load loses what it wrote since the last journal entry; each entry costs a flush.
+# An interrupted load loses its rows since the last journal entry; each entry costs a flush.
 _NOTE_S: Final = 2.0
 # An entry waits for all requests in flight, which costs two round trips on a distant link. So two
 # entries are at least this many round trips apart.
@@ -117,8 +117,7 @@ class Filler:
                     fresh, owners = False, None
                     continue
                 if self.journal.rows == 0 and self.journal.mode != "append":
-                    # Nothing is known to be stored, so the caller decides what to do with the
-                    # cache.
+                    # Perhaps no row is stored, so the caller decides whether to keep the cache.
                     raise
                 raise interrupted_error(self.journal, error) from error
 

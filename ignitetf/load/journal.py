@@ -1,9 +1,9 @@
-"""The journal of a load: records in Ignite what is stored already, while the load runs.
+"""The journal of a load: records the stored rows in Ignite while the load runs.
 
 The journal is written before the cache is created and after each flush, and removed once the
 manifest is written. So a loader that is killed at any moment leaves a journal whose rows are all
-stored. Later rows may be stored too; they are written again with the same keys. At the end what was
-written is compared with what is stored, and the manifest is built.
+stored. Later rows may be stored too; they are written again with the same keys. At the end the
+written rows are compared with the stored ones, and the manifest is built.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Journal:
         name: Name of the data set.
         cache: The cache being filled.
         mode: `new`, `append` or `replace`.
-        phase: `load`, or `move` once a replacement is loaded and takes over the name.
+        phase: `load`, or `move` once a replacement is loaded and gets the final name.
         schema: The records.
         source: Fingerprint of the source.
-        storage: Which rows are stored and how; must be equal to resume.
+        storage: Selection and storage of the rows; must be equal to resume.
         position: Record of the source to continue with.
         key_base: Added to running keys (for `append`).
         rows: Rows stored by this load.
@@ -103,7 +103,7 @@ class Journal:
     topology: int | None = None
 
     def totals(self, partitions: int | None) -> Totals:
-        """Return what is stored so far, for a writer to continue from."""
+        """Return the totals of the stored rows, for a writer to continue from."""
         counts = None
         if partitions is not None and (self.partition_rows or self.rows == 0):
             counts = np.array(self.partition_rows or [0] * partitions, np.int64)
@@ -152,7 +152,7 @@ def read_journal(client: Client, name: str) -> Journal | None:
 
 
 def journal_question(client: Client, name: str) -> Question[str | None]:
-    """Return the question for the text of a data set's journal."""
+    """Return the request for the text of a data set's journal."""
     return catalog(client).question(_entry_name(name))
 
 
@@ -162,7 +162,7 @@ def write_journal(client: Client, journal: Journal) -> None:
 
 
 def add_journal(client: Client, journal: Journal) -> bool:
-    """Store a journal unless there is one, in which case return False.
+    """Store a journal unless one exists; return whether it was stored.
 
     If an earlier try stored this journal and its answer was lost, this counts as stored now.
     """
@@ -171,7 +171,7 @@ def add_journal(client: Client, journal: Journal) -> bool:
 
 
 def drop_journal(client: Client, name: str) -> None:
-    """Remove a journal if there is one."""
+    """Remove a journal if it exists."""
     catalog(client).delete(_entry_name(name))
 
 
@@ -214,8 +214,8 @@ def manifest_of(journal: Journal, source: Source) -> Manifest:
 def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) -> Manifest:
     """Return the manifest that replaces the old one after a load of this mode.
 
-    The splits stay: a row that is loaded again under its key is in the split it was in. Only splits
-    balanced by a field that a replacement lacks are removed, and those that the files make anew.
+    The splits stay: a row that is loaded again under its key stays in its split. Splits are removed
+        if they are balanced by a field that a replacement lacks, or if the files make new ones.
     """
     if old is None:
         return new
@@ -251,7 +251,7 @@ def successor(client: Client, old: Manifest | None, new: Manifest, mode: str) ->
 
 
 def _has_other_keys(manifest: Manifest, stored: int) -> bool:
-    """Return whether running keys show that others have added or removed rows."""
+    """Return whether running keys show that other clients have added or removed rows."""
     following = manifest.options.next_key
     if manifest.layout != "rows" or following is None:
         return False
@@ -312,7 +312,7 @@ def require_seen(client: Client, name: str, tables: Iterable[str]) -> None:
 def require_stored(
     client: Client, journal: Journal, manifest: Manifest, key_name: str | None = None
 ) -> None:
-    """Compare what was written with what the cluster counts.
+    """Compare the written rows with the number of stored entries.
 
     Raises:
         SourceError: Several records have the same key.

@@ -49,7 +49,7 @@ class Location:
     Attributes:
         help: Help text.
         several: True if several locations are allowed.
-        option: Option that may replace the argument; if there is one, the user may omit both.
+        option: Option that may replace the argument; if it is set, the user may omit both.
     """
 
     help: str = "File, folder or fsspec URL."

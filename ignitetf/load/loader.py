@@ -4,8 +4,7 @@ source -> batches -> writer -> cache -> **manifest**
 
 Guarantees:
 - a load that fails before its first row, or because of bad input, leaves nothing in the cluster;
-- a load stopped in any other way (killed, node lost, memory full) keeps the stored rows and a
-  journal, and `if_exists="resume"` completes it to exactly the full set;
+- a load that stops for another reason (killed, node lost, memory full) keeps the stored rows and a journal, and `if_exists="resume"` completes it to exactly the full set;
 - rows have fixed keys, so a repeated load writes the same rows.
 """
 
@@ -76,8 +75,8 @@ def load_dataset(
         backups: Copies of each partition of a new cache, in addition to the first; None keeps the
             number of a replaced data set, otherwise makes none.
         if_exists: `error`; `append` adds rows to the existing ones; `replace` loads into a separate
-            cache and then takes over the name; `replace-foreign` does so even if others made the
-            present cache, which is then removed; `resume` continues an interrupted load.
+            cache, which then gets the name; `replace-foreign` does so even if another program made
+            the existing cache, which is then removed; `resume` continues an interrupted load.
         layout: `rows`, or `blocks`: many rows in one entry, for data only used for training.
         index: Fields that get a SQL index; in the block layout, the fields of a slim table. If
             there are several tables, each takes the fields it has.
@@ -95,11 +94,11 @@ def load_dataset(
         The report, once everything is stored and recorded.
 
     Raises:
-        CacheExists: The cache exists, and `if_exists` is `error`; or it was made by others, and
+        CacheExists: The cache exists, and `if_exists` is `error`; or another program made it, and
             `if_exists` is `replace`.
         SourceError: The data are bad; a new cache is removed again.
-        LoadInterrupted: The load stopped; what was stored is kept and can be resumed.
-        DataSetBusy: Another load or a removal of the data set is running, or took over while this
+        LoadInterrupted: The load stopped; the stored rows are kept, and it can be resumed.
+        DataSetBusy: Another load or a removal of the data set is running, or started while this
             process was suspended.
     """
     check_options(if_exists, layout, limit)
@@ -116,7 +115,7 @@ def load_dataset(
             check_name(name)
         loads = _loads(connected, opened, cache, options, on_progress)
         if len(loads) > 1:
-            # Otherwise an existing second table would be found only after the first is loaded.
+            # Otherwise an existing second table would only be found after the load of the first.
             check_target(connected, opened, cache, if_exists)
         return _run(loads, if_exists)
 
@@ -133,7 +132,7 @@ def check_target(client: Client, source: Source, cache: str, if_exists: IfExists
     names = [name for name, _ in tables_of(source, cache)]
     new = if_exists == "error" or (if_exists == "append" and not client.cache_exists(cache))
     for name in names if new else ():
-        # If the cache is being loaded right now, the error about its lease says more.
+        # If the cache is being loaded now, the error of its lease is more useful.
         if client.cache_exists(name) and not is_held(client, name):
             raise exists_error(name, read_journal(client, name))
 
@@ -161,14 +160,14 @@ def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
         else:
             for load in loads:
                 leases.enter_context(load.lease)
-        # Connections are ready before requests need them; a silent node does not block this call.
+        # Connections are opened before requests need them; a silent node does not block this call.
         copies = _COPY_CONNECTIONS if is_replacing(if_exists) else 0
         loads[0].client.open_ahead(_LOAD_CONNECTIONS + copies)
         try:
             begin = _begin(loads, if_exists)
             main, *others = [load.run(begin) for load in loads]
         except KeyboardInterrupt as error:
-            # The command line uses this to say whether there is something to resume.
+            # The command line uses this to report whether the load can be resumed.
             error.kept = any(load.unfinished for load in loads)  # type: ignore[attr-defined]
             error.add_note(_left(loads[0]) if error.kept else f"nothing is left in {loads[0].name}")  # type: ignore[attr-defined]
             raise
@@ -176,7 +175,7 @@ def _run(loads: Sequence[Load], if_exists: IfExists) -> LoadReport:
 
 
 def _left(load: Load) -> str:
-    """Return what is left of an interrupted load, and how to continue."""
+    """Return a note about an interrupted load: its remains, and how to continue."""
     again = "resume" if load.source.resumable else "replace"
     does = "continues" if load.source.resumable else "begins again"
     return f"hint: the stored rows of {load.name} are kept; if_exists={again!r} {does}"

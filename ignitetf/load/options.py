@@ -6,11 +6,11 @@ Before a load, the options are checked. The checks also find an existing cache a
 earlier load.
 
 If the user gives no number of partitions for a new data set, it is derived from rows and bytes. A
-partition takes memory before it has a row, and a scan requests each partition separately. So a
-partition should have a mebibyte or more, and sixteen rows or more. A partition of large rows should
-have one page, which a reader receives directly into its place, and not much more: before a node
-answers a scan, it reads up to hundreds of rows of the partition into its heap. The nodes of a
-cluster and the workers of a job share the partitions, so there are at least sixteen.
+partition needs memory even without rows, and a scan requests each partition separately. So a
+partition should have at least a mebibyte and sixteen rows. A partition of large rows should have
+about one page, which a reader receives directly into its place. Larger ones cost heap: before a
+node answers a scan, it reads up to hundreds of rows of the partition. The nodes of a cluster and
+the workers of a job share the partitions, so there are at least sixteen.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class LoadReport:
         rows_per_s: Rows written by this call, per second.
         mb_per_s: Megabytes (10^6) written by this call, per second.
         resumed_rows: Rows stored by an earlier call.
-        bad_records: Names of this call's bad records, and why each is bad.
-        notes: Remarks on how the data were interpreted, such as columns that became text.
+        bad_records: Names of this call's bad records, each with the reason.
+        notes: Remarks on the interpretation of the data, such as columns that became text.
         parts: Reports of further tables filled from the source (annotations).
     """
 
@@ -106,7 +106,7 @@ class LoadReport:
         return pairs(facts, note="\n".join(said)) + "".join(p._repr_html_() for p in self.parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures without the lists, as commands print them."""
+        """Return the numbers without the lists, as commands print them."""
         out = asdict(self)
         del out["bad_records"], out["notes"], out["parts"]
         return out
@@ -143,7 +143,7 @@ class LoadOptions:
             block_schema(schema)
 
     def storage(self, source: Source) -> Storage:
-        """Return the storage settings: which rows of a source are stored, and how."""
+        """Return the storage settings: selection and storage of the rows of a source."""
         return Storage(
             layout=self.layout,
             index=self.index,
@@ -187,7 +187,7 @@ def part_name(source: Source, part: Source) -> str:
 
 
 def type_name_of(schema: Schema, name: str) -> str | None:
-    """Return the value type's name, that of the table; bare values have none."""
+    """Return the name of the value type, for the table; bare values have none."""
     if schema.type_name is None:
         return None
     word = re.sub(r"[^A-Za-z0-9_]", "_", name)
@@ -274,11 +274,11 @@ def require_named_classes(names: Sequence[str] | None, old: Manifest) -> None:
 
 
 def next_key(client: Client, old: Manifest) -> int:
-    """Return the first running key after the rows of a data set, including rows added by others.
+    """Return the first running key after the rows of a data set, including rows of other clients.
 
     Raises:
-        ConfigError: The keys are not running numbers, or others have added rows and SQL does not
-            show their keys.
+        ConfigError: The keys are not running numbers, or other clients have added rows whose keys
+            SQL does not show.
     """
     if (found := old.options.next_key) is None:
         raise ConfigError(

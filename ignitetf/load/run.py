@@ -84,7 +84,7 @@ class _TargetFacts(NamedTuple):
 
     Attributes:
         replaces: The caches that it replaces.
-        schema: Its records; the name of their type is free.
+        schema: Its records, with an unused type name.
         nodes: The server nodes.
     """
 
@@ -121,8 +121,8 @@ class Load:
     def acquire_lease(self, leases: contextlib.ExitStack) -> None:
         """Take the lease for a load that may be the first of its name, and collect facts meanwhile.
 
-        If another client creates something in between, the later steps notice it: the journal is
-        only added if there is none, and the names are checked again.
+        If another client creates the data set meanwhile, later steps notice it: the journal is only
+            added if none exists, and the names are checked again.
 
         Args:
             leases: Releases the lease at its end.
@@ -156,7 +156,7 @@ class Load:
 
         Raises:
             LoadInterrupted: The cluster did not recover; stored rows are kept.
-            DataSetBusy: The lease was lost; nothing more is written.
+            DataSetBusy: The lease was lost; no more rows are written.
         """
         self.began = time.perf_counter()
         try:
@@ -188,7 +188,7 @@ class Load:
             return self._fill(self.begin_append(), fresh=False)
         raise exists_error(self.name, None)
 
-    # Ways to begin
+    # Kinds of loads
 
     def begin_append(self, key_base: int | None = None) -> Journal:
         """Check that rows can be appended; writes and returns the journal.
@@ -204,7 +204,7 @@ class Load:
         old = read_manifest(self.client, self.name)
         if old is None:
             raise ConfigError(
-                f"cache {self.name!r} was not loaded by ignitetf, so its rows are not known",
+                f"cache {self.name!r} was not loaded by ignitetf, so its rows are unknown",
                 hint="write to it with SQL, or load into another cache",
             )
         require_alike(self.schema, self.options.layout, old)
@@ -222,7 +222,7 @@ class Load:
         """Return whether the cache of this name exists, and the journal of an unfinished load.
 
         Raises:
-            CacheExists: It was made by others, and `if_exists` is `replace`.
+            CacheExists: Another program made it, and `if_exists` is `replace`.
         """
         more: list[Callable[[], Any]] = [
             lambda: read_manifest(self.client, self.name),
@@ -291,7 +291,7 @@ class Load:
             return self._report(journal)
         missing = not self.client.cache_exists(journal.cache)
         if missing or (journal.rows == 0 and journal.mode != "append"):
-            # It is unknown whether anything is stored, and which caches were created.
+            # It is unknown whether rows are stored, and which caches were created.
             drop_caches(self.client, caches_of(journal.cache, journal.storage))
             self.resumed = 0
             again = self._journal(journal.mode, journal.cache)
@@ -307,7 +307,7 @@ class Load:
         if journal.mode != "replace":
             return False
         if manifest is not None and manifest.cache == journal.cache:
-            # Someone may have removed it since; then it has to be loaded again.
+            # Another client may have removed it since; then it must be loaded again.
             return self.client.cache_exists(journal.cache)
         return journal.phase == "move"
 
@@ -357,7 +357,7 @@ class Load:
         """Create the journal's caches and fill them; after bad input nothing remains.
 
         Args:
-            journal: Of the load.
+            journal: The journal of the load.
             *calls: Calls to run before the caches are created.
             facts: Facts collected before the lease was taken; None collects them now.
         """
@@ -410,7 +410,7 @@ class Load:
 
     def _replaced(self, journal: Journal) -> list[str]:
         """Return the caches that a new load replaces; raises CacheExists if a name is taken."""
-        if journal.replaces:  # the load was started before
+        if journal.replaces:  # an earlier attempt has checked the names
             return journal.replaces
         replaced = self._caches if journal.mode == "replace" else list
         return require_new_names(self.client, self.name, journal.storage, self.schema, replaced)
@@ -448,7 +448,7 @@ class Load:
             )
         self.lease.check()
         if journal.mode == "replace":
-            # From here on the replacement may be the only copy of the data set.
+            # From now on the replacement may be the only copy of the data set.
             journal.phase = "move"
             self._take_place(journal, lambda: self._record(old, manifest, journal))
             return self._report(journal)
@@ -468,7 +468,7 @@ class Load:
         return new
 
     def _choose_partitions(self, journal: Journal) -> None:
-        """Give a new cache as many partitions as fit its rows, unless a number was requested."""
+        """Choose the number of partitions for the rows of a new cache, unless one was requested."""
         if journal.mode == "new" and journal.partitions is None:
             journal.partitions = self.options.fitting_partitions
             self.options = replace(self.options, partitions=journal.partitions)
@@ -561,8 +561,8 @@ class Load:
 
 
 def _is_kept(error: BaseException, *, made: bool) -> bool:
-    """True if a load that ended with this error can be resumed, or is no longer ours."""
+    """True if a load that ended with this error can be resumed, or lost its lease."""
     if isinstance(error, (DataSetBusy, LoadInterrupted, ConnectError, RequestTimeout)):
         return True
-    # Ctrl-C or a signal: what was stored is kept, because removing it takes long.
+    # Ctrl-C or a signal: the stored rows are kept, because removing them takes long.
     return made and not isinstance(error, Exception)

@@ -1,18 +1,18 @@
-"""Writes column batches into a cache over several connections; stored once flushed.
+"""Writes column batches into a cache over several connections; `flush` waits until all is stored.
 
 source -> Batch -> **writer** -> cache
 
-Threads encode batches and send them in requests of about 2 MB, as many unanswered as the
-windows of their connections allow (`net.exchange`), so that encoding, the network and the node work
-in parallel.
+Threads encode batches and send them in requests of about 2 MB, several in flight, as the windows of
+their connections allow (`net.exchange`), so that encoding, the network and the node work in
+parallel.
 
 Rows go through `put_all` to the nodes that own them. A node forwards a row that another node owns,
-which costs it time and the network a second transfer. The route is only a hint: if a node has left
-since, its rows still arrive.
+which costs time and a second transfer. The route is only a hint: if a node has left since, its rows
+still arrive.
 
 Ignite's data streamer (ops 8000, 8001) is not faster here, and a client that dies while streaming
 can take the node down. Ignite 2.17.0 interrupts the threads that work for a lost client's streamer.
-This ends a thread of that pool, and the node halts because of it.
+This ends a thread of that pool, and then the node halts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ignitetf.wire.schema import Schema
 
 __all__ = ["Flush", "Job", "Route", "Totals", "Work", "Writer", "find_route", "register_types"]
 
-# Smaller requests cost both sides more for the same rows; few larger ones fit into a window.
+# Smaller requests cost both sides more per row; only few larger ones fit into a window.
 REQUEST_BYTES: Final = 2 << 20
 _SENDERS: Final = 2
 _QUEUED_BATCHES: Final = 2
@@ -161,7 +161,7 @@ class Writer:
         """Wait until everything written so far is stored.
 
         Raises:
-            IgniteTFError: Something could not be written.
+            IgniteTFError: Rows could not be written.
         """
         limit_s = self._job.flush_timeout_s
         barrier = self._job.flushing = Flush(threading.Barrier(len(self._senders)))
@@ -202,7 +202,7 @@ class Writer:
         self._job.check()
 
     def _abandon(self, *, at_once: bool) -> None:
-        """End all remaining threads, whatever they wait for; after `_end` there are none."""
+        """End all remaining threads, also if they wait; after `_end` none remain."""
         self._job.fail(IgniteTFError("the load was aborted"))
         if at_once:
             self._join(0.0, _ABORT_S)
@@ -268,7 +268,7 @@ class Work:
 
 @dataclass
 class Flush:
-    """Asks every connection to flush; once the last one has, everything is stored."""
+    """Makes every connection flush; once the last one has flushed, all rows are stored."""
 
     barrier: threading.Barrier
     done: threading.Event = field(default_factory=threading.Event)
@@ -361,7 +361,7 @@ class _Sender:
         self.buffers = BufferPool()
 
     def abort(self) -> None:
-        """End the thread soon, whatever it is waiting for."""
+        """End the thread soon, also if it waits."""
         self._puts.abort()
 
     def _run(self) -> None:
@@ -395,7 +395,8 @@ class _Sender:
             self._puts.send(None, OpCode.CACHE_PUT_ALL, head, *views)
 
     def _cause(self, error: ServerError) -> IgniteTFError:
-        """Return why rows were refused; the node's error for a failed update only names keys."""
+        """Return the reason for refused rows; the node's error for a failed update only names
+        keys."""
         failed = "Failed to update keys" in error.message
         return (memory_full(self.job.client) if failed else None) or error
 
@@ -420,7 +421,7 @@ class Route:
     def split(self, rows: Batch) -> list[tuple[int, Batch]]:
         """Split rows by node, as (index in `nodes`, rows).
 
-        Nodes take turns if the owners are not known.
+        Nodes take turns if the owners are unknown.
         """
         found = None
         if rows.key is not None:
