@@ -122,7 +122,7 @@ class Load:
         """Take the lease for a load that may be the first of its name, and collect facts meanwhile.
 
         If another client creates the data set meanwhile, later steps notice it: the journal is only
-            added if none exists, and the names are checked again.
+        added if none exists, and the names are checked again.
 
         Args:
             leases: Releases the lease at its end.

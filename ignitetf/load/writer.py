@@ -395,8 +395,7 @@ class _Sender:
             self._puts.send(None, OpCode.CACHE_PUT_ALL, head, *views)
 
     def _cause(self, error: ServerError) -> IgniteTFError:
-        """Return the reason for refused rows; the node's error for a failed update only names
-        keys."""
+        """Return the reason for refused rows; the node itself only names their keys."""
         failed = "Failed to update keys" in error.message
         return (memory_full(self.job.client) if failed else None) or error
 

@@ -197,7 +197,7 @@ REFUSED = {
     "interval": pa.array([pa.MonthDayNano([1, 2, 3])]),
     "union": pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]),
     "struct<>": pa.array([{}], pa.struct([])),
-    "nested names are alike: 'a b' and 'A_B'": pa.array([{"a b": 1, "A_B": 2}]),
+    "nested names are equal: 'a b' and 'A_B'": pa.array([{"a b": 1, "A_B": 2}]),
     "acme.money": pa.array([5]),
 }
 REFUSED["opaque"] = extension(pa.opaque(pa.binary(), "box", "PostGIS"), REFUSED["opaque"])

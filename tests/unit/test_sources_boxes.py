@@ -284,8 +284,8 @@ def test_yolo_of_other_tools(yolo, tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("2 0.5 0.5 1 1", "class '2' is none of the 2 classes"),
-        ("cat 0.5 0.5 1 1", "class 'cat' is none"),
+        ("2 0.5 0.5 1 1", "class '2' is not one of the 2 classes"),
+        ("cat 0.5 0.5 1 1", "class 'cat' is not one"),
         ("0 0.5 0.5 1", "4 values, expected class x y width height"),
         ("0 0.5 x 1 1", "not a number"),
         ("0 0.5 nan 1 1", "not a number"),

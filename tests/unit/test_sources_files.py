@@ -125,7 +125,7 @@ def test_a_bad_object_is_named_or_left_out(tmp_path, case):
         (b"", "no objects"),
         (b"[]", "no objects"),
         (b'{"a":{}}', "its objects are empty"),
-        (b'{"a":{"b-c":1,"b_C":2}}', "nested names are alike: 'b-c' and 'b_C' are both 'B_C'"),
+        (b'{"a":{"b-c":1,"b_C":2}}', "nested names are equal: 'b-c' and 'b_C' are both 'B_C'"),
         (b'{"a":1,"A":2}', "'a' and 'A' are both 'A'"),
         (b'{"a":1,"_key":2,"_val":3}', "x.json: column name '_KEY' and '_VAL': every table"),
         (b'{"a":' + b"[" * 99_999, "damaged JSON|nested too deep|no objects"),

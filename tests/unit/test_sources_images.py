@@ -503,7 +503,7 @@ def test_what_a_table_does_not_say_is_told_with_a_hint(folder, tmp_path, text):
 def test_two_columns_of_one_name_are_refused(folder, tmp_path, head, alike):
     table = tmp_path / "list.csv"
     table.write_text(f"{head}\npets/dog/b.png,1,2{',3' * (head.count(',') - 2)}\n")
-    with pytest.raises(SourceError, match=f"called alike: {alike}") as caught:
+    with pytest.raises(SourceError, match=f"have the same name: {alike}") as caught:
         open_source("images", table)
     assert "--rename" in caught.value.hint
     with pytest.raises((ConfigError, SourceError), match="columns are called"):
@@ -556,7 +556,7 @@ def test_labels_that_are_numbers_stay_numbers(folder, tmp_path, word, beside, co
         source = open_source("images", folder, labels=table, bad_records="skip", **options)
         assert source.class_names is None
         assert everything(source)["LABEL"] == [float(number)] * count
-        assert any("1 rows left out" in note for note in source.notes)
+        assert any("1 rows skipped" in note for note in source.notes)
     classes = open_source("images", folder, labels=table, types="label:varchar").class_names
     assert classes == sorted([word, number])
 

@@ -145,7 +145,7 @@ def test_utf16_without_a_mark_names_its_encoding(tmp_path, kind, order, word):
 def test_equal_headings_are_told_apart_by_their_positions(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b,a\n1,2,3\n")
-    with pytest.raises(SourceError, match="two columns are called alike: 'a' and 'a'"):
+    with pytest.raises(SourceError, match="two columns have the same name: 'a' and 'a'"):
         open_source("csv", path)
     found = everything(open_source("csv", path, rename="COLUMN_3=c"))
     row = next(csv.reader(io.StringIO(path.read_text().splitlines()[1])))

@@ -164,9 +164,9 @@ def test_bad_rows_are_skipped_and_leave_holes(tmp_path):
     ("content", "words"),
     [
         (b"", "Empty CSV"),
-        (b"a b,a-b\n1,2\n", "two columns are called alike: 'a b' and 'a-b' are both 'A_B'"),
+        (b"a b,a-b\n1,2\n", "two columns have the same name: 'a b' and 'a-b' are both 'A_B'"),
         (b"1,2\n3,4\n", "the heading '1' is a number"),
-        (b"a,A\n1,2\n", "two columns are called alike: 'a' and 'A' are both 'A'"),
+        (b"a,A\n1,2\n", "two columns have the same name: 'a' and 'A' are both 'A'"),
         (b"a,b\n\xff\xfe,1\n", "row 2: column A"),
         (b'a,b\n"1,2\n' + b"3,4\n" * 3_000_000, "a row of more than|too large"),
         (b'a,b\n1,2\n3,"4\n5,6\n', "row 3: a quote is not closed"),

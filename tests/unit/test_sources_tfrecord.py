@@ -120,7 +120,7 @@ def test_declared_features(tmp_path):
         assert [v.tolist() for v in got["SCORE"]] == [[i / 2, -i] for i in range(40)]
     one = open_source("tfrecord", path, features={"label": "bool"}, bad_records="skip")
     assert everything(one)["LABEL"] == [bool(i % 10) for i in range(40) if i % 10 < 2]
-    with pytest.raises(ConfigError, match="no column is left"):
+    with pytest.raises(ConfigError, match="is the only column"):
         open_source("tfrecord", path, features="label:int64", key="label")
 
 

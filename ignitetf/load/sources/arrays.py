@@ -207,7 +207,7 @@ def _exactly(name: str, values: Sequence[Any]) -> NDArray[Any]:
         if dtype.kind in "iufb":
             return exact_array(values, dtype)
     except (SchemaError, ValueError):
-        pass  # reported with its position during conversion
+        pass  # reported with its position during the conversion
     return _objects(values)
 
 
@@ -233,7 +233,7 @@ def _array_column(field: Field, values: NDArray[Any], name: str) -> Column:
             return Runs.from_bytes(values.tolist())
         return Dense(cast_array(field.dtype, values))
     except UNFIT as error:
-        hint = getattr(error, "hint", None) or "repair or leave out the array"
+        hint = getattr(error, "hint", None) or "repair or omit the array"
         raise SourceError(f"{name}: {one_line(error)}", hint=hint) from error
 
 
@@ -245,7 +245,7 @@ def _timestamps(values: NDArray[Any]) -> Column:
         whole = values.astype(f"datetime64[{unit}]")
         if np.array_equal(whole.astype(values.dtype), values) and (whole == values).all():
             return Dense(moments_in(whole.astype(np.int64), unit))
-    raise SchemaError("a time that nanoseconds since 1970 cannot count")
+    raise SchemaError("a time outside the range of nanoseconds since 1970")
 
 
 def key_field_of(name: str | None, fields: dict[str, Field]) -> Field:
@@ -266,14 +266,14 @@ def key_field_of(name: str | None, fields: dict[str, Field]) -> Field:
             f"no column {name!r} to use as the key", hint=f"columns: {', '.join(sorted(fields))}"
         )
     if not fields:
-        raise ConfigError(f"no column is left besides the key {name!r}")
+        raise ConfigError(f"the key is the only column: {name!r}")
     if field.type in INTEGERS and field.dtype.kind in "iu":
         return RUNNING_KEY
     if field.type == TypeCode.STRING:
         return Field("key", TypeCode.STRING, BYTES)
     raise ConfigError(
         f"column {name!r} of type {field.type.name} cannot be the key",
-        hint="keys are integers or strings; leave --key out for a running number",
+        hint="keys are integers or strings; omit --key for a running number",
     )
 
 
@@ -345,7 +345,7 @@ class Member:
                 raw = read_exactly(stream, n * self.record_bytes, self.label)
                 yield np.frombuffer(raw, self.dtype).reshape(n, *self.shape)
             with reading(self.label, _HINT_DAMAGED):
-                stream.read(1)  # reading to the end makes the archive check the CRC
+                stream.read(1)  # the archive checks the CRC only at the end
 
     def _read_turned(self, stream: Stream, start: int, rows: int) -> Iterator[NDArray[Any]]:
         skip_bytes(stream, self.header_bytes, self.label)
@@ -410,7 +410,7 @@ def _member(place: Place, member: str | None, size: int | None, stamp: str) -> M
         )
     if not shape:
         raise SourceError(
-            f"{label}: a single value, expected one entry a record",
+            f"{label}: a single value, expected one entry per record",
             hint="choose the arrays to load: --arrays NAME,NAME",
         )
     found = Member(
@@ -589,7 +589,7 @@ def digits(split: str = "train", bad_records: OnBadRecord = "fail") -> ArraySour
 
     Args:
         split: "train" (1,438 rows), "test" (359 rows) or "all".
-        bad_records: As for every source; the data are known to be good.
+        bad_records: As for every source; the data have no bad records.
 
     Raises:
         MissingExtra: scikit-learn is not installed.
@@ -606,7 +606,7 @@ def digits(split: str = "train", bad_records: OnBadRecord = "fail") -> ArraySour
     cut = round(count * _TRAIN_SHARE)
     chosen = {"train": order[:cut], "test": order[cut:], "all": np.arange(count)}.get(split)
     if chosen is None:
-        raise ConfigError(f"digits has no split {split!r}", hint="take 'train', 'test' or 'all'")
+        raise ConfigError(f"digits has no split {split!r}", hint="use 'train', 'test' or 'all'")
     images = data.images[chosen].astype(np.uint8)[..., np.newaxis]
     return ArraySource(
         {"IMAGE": images, "LABEL": data.target[chosen].astype(np.int32)},

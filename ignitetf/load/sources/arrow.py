@@ -2,8 +2,8 @@
 
 CSV or Parquet -> plain Arrow -> **fields, columns** -> Batch
 
-Timestamps become nanoseconds since 1970 UTC (int64; milliseconds and nanoseconds if int64
-nanoseconds cannot count a value of the column), dates milliseconds since 1970 (int64), times of day
+Timestamps become nanoseconds since 1970 UTC (int64; milliseconds and nanoseconds if a value of the
+column is outside int64 nanoseconds), dates milliseconds since 1970 (int64), times of day
 milliseconds (int64), decimals and UUIDs their text, structs objects, maps two lists. Values are
 never truncated; one that does not fit is an error.
 """
@@ -244,7 +244,7 @@ def arrow_column(field: Field, array: Any) -> Column:
 def _nested(pa: Any, field: Field, array: Any, valid: NDArray[np.bool_] | None) -> Column:
     """Return structs as objects, maps as two lists, and lists of values that are not arrays."""
     if field.type is TypeCode.OBJECT:
-        inner = zip(field.fields, array.flatten(), strict=True)  # null where the struct is
+        inner = zip(field.fields, array.flatten(), strict=True)  # null if the struct is null
         return Struct({f.name: _part(f, part, valid) for f, part in inner}, valid=valid)
     lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
@@ -261,7 +261,7 @@ def _part(field: Field, array: Any, outer: NDArray[np.bool_] | None) -> Column:
     if field.nullable or column.valid is None:
         return column
     if not (column.valid if outer is None else column.valid | ~outer).all():
-        raise SourceError(f"its field {field.name} is null, and must not be")
+        raise SourceError(f"its field {field.name} must not be null")
     return column.marked(None)
 
 
@@ -292,7 +292,7 @@ def _numbers(pa: Any, field: Field, array: Any) -> NDArray[Any]:
     if pa.types.is_float16(array.type):
         array = array.cast(pa.float32())
     elif pa.types.is_uint64(array.type):
-        array = array.cast(pa.int64())  # a long holds half of the unsigned values
+        array = array.cast(pa.int64())  # a long holds only half of the unsigned values
     if array.null_count:
         array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
     values: NDArray[Any] = array.to_numpy(zero_copy_only=False)

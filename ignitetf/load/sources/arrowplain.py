@@ -3,9 +3,8 @@
 stream, Parquet -> **plain types, plain arrays** -> fields, columns -> Batch
 
 All Arrow values pass through this module. Views, dictionaries and run-end encoded arrays become
-plain values. An extension type is converted by its meaning. One with an unknown meaning is refused,
-and the error names it, because its storage means nothing to a reader. The same is done for each
-part of a nested type.
+plain values. An extension type is converted by its meaning. If the meaning is unknown, the type is
+refused with an error that names it. The same applies to each part of a nested type.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ def of_table(name: str, way_out: str | None = None) -> Iterator[None]:
     """Convert the error of a column to a SourceError that names its table.
 
     Args:
-        name: The file, or what the table is.
-        way_out: What else can be done, in addition to the hint of the error.
+        name: Name of the file or table.
+        way_out: Another remedy, in addition to the hint of the error.
     """
     try:
         yield
@@ -83,7 +82,7 @@ def plain_field(field: Any, column: str | None = None) -> Any:
     """Return a pyarrow field with the type that `plain_array` converts to, or its large form.
 
     Args:
-        field: The original field; pyarrow need not know its extension type.
+        field: The original field; its extension type may be unknown to pyarrow.
         column: The column it is a part of, for messages.
 
     Raises:
@@ -295,7 +294,9 @@ def _plain_lists(pa: Any, array: Any) -> Any:
         lengths, values = _map_entries(pa, array)
     else:
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        values = plain_array(array.type.value_field, array.flatten())  # not those in null lists
+        values = plain_array(
+            array.type.value_field, array.flatten()
+        )  # without the values in null lists
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     buffers = [_marks(pa, array), pa.py_buffer(offsets)]
     kind = pa.large_list(values.type)

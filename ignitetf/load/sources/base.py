@@ -137,14 +137,14 @@ BATCH_BYTES = 8 << 20
 # Large values are not copied, so larger batches cost no more. Arrays of over 32 MB would cost more,
 # because malloc returns them to the system each time.
 LARGE_BATCH_BYTES = 16 << 20
-# A larger record is damage or a mistake: Ignite keeps each record in memory as a whole.
+# A larger record is an error: Ignite keeps each record in memory as a whole.
 MAX_RECORD_BYTES = 256 << 20
 # Memory limit for records from which types are inferred; the first two are always used.
 SAMPLE_BYTES = 64 << 20
-# With more bad records than this, the source is not in the format it was opened with.
+# With more bad records than this, the source has another format.
 MAX_SKIPPED = 100_000
 
-# The field by whose values the files of a table make splits.
+# The field whose values make the splits of a table's files.
 SPLIT: Final = "SPLIT"
 RUNNING_KEY = Field("key", TypeCode.LONG, np.dtype("<i8"))
 
@@ -192,7 +192,7 @@ class Source(ABC):
 
     def __init__(self, *, bad_records: OnBadRecord = "fail") -> None:
         if bad_records not in get_args(OnBadRecord):
-            raise ConfigError(f"bad_records={bad_records!r}", hint="take 'fail' or 'skip'")
+            raise ConfigError(f"bad_records={bad_records!r}", hint="use 'fail' or 'skip'")
         self.bad_records: OnBadRecord = bad_records
         self.skipped: list[BadRecord] = []
         self.notes: list[str] = []
@@ -267,14 +267,14 @@ class Source(ABC):
         if self.bad_records == "fail":
             raise SourceError(
                 f"{name}: {reason}",
-                hint=hint or "repair or remove it, or leave it out with --bad-records skip",
+                hint=hint or "repair or remove it, or skip it with --bad-records skip",
                 name=name,
                 reason=reason,
             )
         if len(self.skipped) >= MAX_SKIPPED:
             raise SourceError(
                 f"{name}: {reason}; {MAX_SKIPPED:,} records were skipped before it",
-                hint="the data seem to have another format: is the kind of source right?",
+                hint="the data seem to have another format; check the kind of the source",
             )
         self.skipped.append(BadRecord(name, reason))
 

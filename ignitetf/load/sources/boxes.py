@@ -1,4 +1,4 @@
-"""Images with boxes as records: what COCO and YOLO have in common.
+"""Images with boxes as records: the common part of COCO and YOLO.
 
 list of images, boxes of each -> **images checked, boxes in pixels of them** -> Batch
 
@@ -163,7 +163,7 @@ class BoxSource(Source):
         return row
 
     def _place_boxes(self, row: _Row) -> int:
-        """Turn boxes to pixels within the image; returns how many were clipped."""
+        """Convert boxes to pixels within the image; return the number of clipped boxes."""
         found, clipped = row.objects, 0
         names = self.class_names or []
         for i, box in enumerate(found.boxes):

@@ -3,8 +3,8 @@
 instances.json, images -> **rows with boxes** -> Batch
 
 Category ids may have gaps. Classes are numbered from 0 in the order of their ids, and the ids are
-kept in CATEGORY_IDS. Crowds are boxes with 1 in CROWDS. Segmentations, polygons or RLE, are kept as
-their JSON, if asked for.
+kept in CATEGORY_IDS. Crowds are boxes with 1 in CROWDS. Segmentations, polygons or RLE, are stored
+as their JSON on request.
 """
 
 from __future__ import annotations
@@ -118,16 +118,16 @@ class _CocoSource(BoxSource):
         return categories
 
     def _report_left_out(self, annotations: list[dict[str, Any]], ids: set[Any]) -> None:
-        """Note what is not loaded; an annotation without its image is an error."""
+        """Add notes about skipped data; an annotation without its image is an error."""
         lost = [one for one in annotations if one["image_id"] not in ids]
         if lost and self.bad_records == "fail":
             raise SourceError(
-                f"{self.table.name}: {len(lost):,} annotations are of images that are not in it,"
+                f"{self.table.name}: {len(lost):,} annotations refer to images that are not in the file,"
                 f" such as image_id {lost[0]['image_id']}",
-                hint="--bad-records skip leaves them out",
+                hint="--bad-records skip skips them",
             )
         if lost:
-            self.note(f"{len(lost):,} annotations of images that are not in the file are left out")
+            self.note(f"{len(lost):,} annotations of images that are not in the file are skipped")
         keys = {
             key for one in annotations for key, value in one.items() if value not in (None, [], {})
         }
@@ -135,7 +135,7 @@ class _CocoSource(BoxSource):
         if not self._segmentation and "segmentation" in keys:
             self.note("segmentations are not loaded; --segmentation keeps them, as JSON")
         if more:
-            self.note(f"not loaded of the annotations: {', '.join(more)}")
+            self.note(f"skipped fields of the annotations: {', '.join(more)}")
 
     def fingerprint(self) -> str:
         """Made from names, sizes and times of the file and the images."""

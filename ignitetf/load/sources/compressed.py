@@ -1,4 +1,4 @@
-"""Decompresses files, recognised by their first bytes, whatever they are called.
+"""Decompresses files, which are recognised by their first bytes, not by their names.
 
 stream -> **gzip, bzip2, xz, zip, Zstandard** -> plain stream
 """
@@ -73,7 +73,7 @@ def decompressed(raw: Any, name: str, how: str) -> Decompressed:
         how: Result of `compression_of`.
 
     Raises:
-        SourceError: It is a zip file of no file, or of several.
+        SourceError: It is a zip file without a file, or with several.
         MissingExtra: The package for this compression is not installed.
     """
     if how == "gzip":
@@ -89,7 +89,7 @@ def decompressed(raw: Any, name: str, how: str) -> Decompressed:
 
 
 def _only_member(raw: Any, name: str) -> Any:
-    """Open the only file in a zip file; what macOS adds does not count."""
+    """Open the only file in a zip file; files that macOS adds are ignored."""
     whole = zipfile.ZipFile(raw)
     found = []
     for one in whole.infolist():

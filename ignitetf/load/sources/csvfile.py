@@ -56,7 +56,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _HINT_CSV = "check delimiter, quotes and encoding (UTF-8)"
 
 
-# Longest text that a hint takes for the mark of a missing value.
+# Longest text that a hint suggests as the mark of a missing value.
 _LONGEST_MARK = 12
 _PLAIN = Spelling()
 
@@ -106,10 +106,11 @@ class CsvForm:
 
         Args:
             place: The file.
-            found: The first row, or what pyarrow calls the columns of a file without headings.
+            found: The first row, or pyarrow's names for the columns of a file without headings.
 
         Raises:
-            SourceError: The first row cannot be headings, or there are not as many names as columns.
+            SourceError: The first row cannot be headings, or the numbers of names and columns
+                differ.
         """
         if self.header == "none":
             if self.names and len(self.names) != len(found):
@@ -259,7 +260,7 @@ class CsvSource(Table):
         yield max(number, start), Batch(keys_of([]), {})
 
     def _note_ragged(self, ragged: list[tuple[int, str]], start: int, end: int) -> None:
-        """Report the ragged rows before `end` and forget them."""
+        """Report the ragged rows before `end`, and remove them from the list."""
         for number, reason in [item for item in ragged if item[0] < end]:
             if number >= start:
                 self.bad(self._row(number), reason)
@@ -319,12 +320,12 @@ class CsvSource(Table):
 
 
 def _hint_of_value(name: str, reason: str, value: str) -> str:
-    """Return what can be done about a value that is not of the type of its column."""
+    """Return the hint for a value that is not of the type of its column."""
     if "UTF-8" in reason:
         return HINT_ENCODING
     word = value.strip()
     is_mark = 0 < len(word) <= _LONGEST_MARK and "," not in word and word.isprintable()
-    missing = f" take it for a missing value with --null {shlex.quote(word)}," if is_mark else ""
+    missing = f" treat it as a missing value with --null {shlex.quote(word)}," if is_mark else ""
     return (
         f"repair it,{missing} keep the column as it is with --types {name}:varchar, or leave the"
         " row out with --bad-records skip"
@@ -450,7 +451,7 @@ def csv(
     Args:
         location: A file, a pattern with `*`, a folder, or a list; see `parquet`.
         key: Column to use as the key; otherwise a running number.
-        types: Types of columns, if the first 4 MB should not decide: a mapping, or
+        types: Types of columns, to replace the types inferred from the first 4 MB: a mapping, or
             `NAME:double,OTHER:decimal(10,2)`. If nine in ten values of a column look like one type,
             the column has it and the others are bad records; a mixed column is text, and so is one
             whose numbers begin with zeros or are integers beyond a long (`source.notes`).
@@ -458,7 +459,7 @@ def csv(
         columns: Headings of the columns to load, `A,B`; None for all.
         rename: New names of columns, `OLD=NEW,OLD=NEW`, which `key` then means.
         header: `row` if the first row has the headings, `none` if it is a record; None for `row`,
-            where a first row with numbers is refused.
+            which refuses a first row with numbers.
         names: Names of the columns of files without headings, `A,B`.
         encoding: Encoding of the text; None for UTF-8, or as its byte order mark says.
         decimal: Mark before the fraction of a number.

@@ -2,7 +2,7 @@
 
 texts -> **types, values** -> columns -> Batch
 
-A text is converted only if the value is exactly what the text says. So `007` stays a text unless
+A text is converted only if the value represents it exactly. So `007` stays a text unless
 its column is declared a number, integers that no type can hold do not become floats, and a finite
 number never becomes infinite. One odd value among many of a type is a bad record; a mixed column is
 text, and a note says so.
@@ -56,7 +56,7 @@ _TYPES: Final = {
     "varchar": "string", "string": "string", "text": "string",
     "date": "date32",
 }  # fmt: skip
-_DECIMAL_DIGITS: Final = 76  # those of Arrow's widest decimal
+_DECIMAL_DIGITS: Final = 76  # digits of Arrow's widest decimal
 # Patterns of the values of each type, strictest first.
 _LOOKS: Final = (
     ("int64", r"^[+-]?(0|[1-9][0-9]{0,18})$"),
@@ -76,7 +76,7 @@ PHONE_NUMBER: Final = r"^\+[1-9][0-9]{6,14}$"
 # The zone of a timestamp with a time of day.
 _ZONE: Final = r":[0-9.]+(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _INFINITE: Final = r"(?i)^[+-]?inf(inity)?$"
-# If this share of a column looks like one type, the column has it, and the rest are bad records.
+# If this share of the values looks like one type, the column has it; the rest are bad records.
 NEARLY_ALL: Final = 0.9
 MIN_VALUES: Final = 10
 MANY: Final = 0.5
@@ -283,7 +283,7 @@ def _spelling_note(name: str, there: Any, share: float) -> str | None:
     for spelling, option in _SPELLINGS:
         fits = spelling.plain(there)[1]
         count = compute.sum(fits).as_py() or 0
-        # A mark of thousands that changes nothing is left out.
+        # A mark of thousands without effect is omitted.
         if count > best.get(spelling.decimal, (0,))[0]:
             best[spelling.decimal] = count, option, there[compute.index(fits, True).as_py()].as_py()
     most = max((count for count, _, _ in best.values()), default=0)
@@ -355,7 +355,7 @@ def parsed(array: Any, kind: CsvType) -> Any:
     if kind.spelling.is_local and kind.is_number:
         text, fits = kind.spelling.plain(text)
         if not compute.all(fits, min_count=0).as_py():
-            raise ValueError("not a number of this form")
+            raise ValueError("not a number in this form")
     if (types.is_integer(arrow) or types.is_floating(arrow)) and not kind.declared:
         _require_no_telephone(text)
     if types.is_time(arrow):
@@ -381,7 +381,7 @@ def parsed(array: Any, kind: CsvType) -> Any:
 def _timestamps(text: Any, kind: CsvType) -> Any:
     """Convert timestamps: to nanoseconds, or to milliseconds and the rest (see `times`).
 
-    Those that nanoseconds cannot count have six digits of a second at most.
+    Times outside the range of nanoseconds have at most six digits of a second.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -508,7 +508,7 @@ def _inexact(text: Any, values: Any) -> Iterator[tuple[int, str]]:
 
 
 def why_not(value: Any, kind: CsvType) -> str:
-    """Return why a text does not convert."""
+    """Return the reason why a text does not convert."""
     import pyarrow as pa
 
     text = value.as_py()[:_SHOWN]

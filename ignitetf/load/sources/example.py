@@ -49,7 +49,7 @@ __all__ = [
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 # A varint has 7 bits per byte, so 64 bits take at most ten.
 _MAX_VARINT = 10
-_FEW_BYTES = 20  # up to here a loop is faster
+_FEW_BYTES = 20  # up to this number a loop is faster
 
 
 class ExampleError(ValueError):
@@ -155,7 +155,7 @@ def _list(data: bytes, start: int, end: int, feature: Feature) -> None:
         if number != 1:
             continue
         if feature.kind == FLOAT_LIST and (b - a) % 4:
-            raise ExampleError("a float is cut")
+            raise ExampleError("a float is truncated")
         if b > a or feature.kind == BYTES_LIST:
             feature.spans.append((a, b))
 
@@ -164,7 +164,7 @@ def _fields(data: bytes, pos: int, end: int) -> list[tuple[int, int, int]]:
     """Return number and span of each field of a message; for a plain number, its own bytes."""
     out = []
     while pos < end:
-        tag = data[pos]  # nearly all numbers here have one byte
+        tag = data[pos]  # nearly all of these numbers have one byte
         if tag < 0x80:
             pos += 1
         else:
@@ -214,7 +214,7 @@ class FeatureSpec:
     field: Field
 
     def value(self, found: Feature | None, data: bytes) -> Any:
-        """Return the value of one record in the form `column_of` takes; None if it is missing.
+        """Return the value of one record in the form of `column_of`; None if it is missing.
 
         Raises:
             SchemaError: The feature has another kind or number of values.
@@ -375,7 +375,7 @@ def inferred_specs(sample: Sequence[tuple[dict[str, Feature], bytes]]) -> list[F
     """Infer specs from the first records, in alphabetical order.
 
     A single bytes value is text if all values are printable UTF-8, otherwise a blob. If the number
-    of values differs, or a list is missing, the field is ragged; a missing single value makes it
+    of values differs, or a list is missing, the field is ragged. A missing single value makes it
     nullable.
     """
     names = sorted({name for features, _ in sample for name in features})

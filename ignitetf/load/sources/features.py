@@ -30,7 +30,7 @@ _PATH: Final = "_path"
 
 
 class Features:
-    """The notes about the columns of a file.
+    """Metadata about the columns of a file.
 
     Attributes:
         schema: The schema with files in place of structs of bytes and path.
@@ -38,7 +38,7 @@ class Features:
     """
 
     def __init__(self, schema: Any) -> None:
-        """Read the notes in the metadata of a schema."""
+        """Read the metadata of a schema."""
         pa = import_pyarrow("tables")
         self._noted = _noted(schema.metadata)
         self._files = {i for i, field in enumerate(schema) if _is_file(pa, field.type)}
@@ -201,12 +201,12 @@ def _outside(name: str, content: Any, path: Any) -> Iterator[tuple[int, str]]:
         if (told := path[at].as_py()) is not None:
             yield (
                 at,
-                f"column {name}: the file {told[:80]!r} is not in the table, its path alone is",
+                f"column {name}: the file {told[:80]!r} is missing from the table, which only has its path",
             )
 
 
 def _damage(value: Any) -> str:
-    """Return what is wrong with an image in an Arrow scalar; empty for a sound one and a null."""
+    """Return the fault of an image in an Arrow scalar; empty for a good image or a null."""
     data = value.as_py()
     if data is None:
         return ""

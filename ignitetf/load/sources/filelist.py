@@ -26,7 +26,7 @@ _GROUP_BYTES = 1 << 20
 _GROUP_FILES = 128
 # What macOS, Windows and file servers add to folders and archives.
 _ADDED = frozenset({"__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini"})
-# Deeper folders are probably a link that leads back to a folder above.
+# Deeper folders probably contain a link to a folder above.
 _MAX_DEPTH = 32
 
 

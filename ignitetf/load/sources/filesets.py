@@ -1,10 +1,10 @@
-"""The files of one table: what their folders and names say about their rows.
+"""The files of a table, and the values and splits in the names of files and folders.
 
 location -> **files, with columns from `key=value` folders and their split** -> one source
 
 `year=2020/part-1.parquet` gives the column YEAR, as in Hive and Spark. Files that are called after
-splits (`train-00000-of-00002.parquet`, `mnist-test.tfrecord-00000-of-00001`), or are in folders
-called so, make these splits: the column SPLIT, which the splits of the data set are made by.
+splits (`train-00000-of-00002.parquet`, `mnist-test.tfrecord-00000-of-00001`), or are in such
+folders, get the column SPLIT, which makes the splits of the data set.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["DataFile", "data_files", "is_split_word", "open_files", "open_tables
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _LEADING_ZERO: Final = re.compile(r"-?0[0-9]+", re.ASCII)
-# Words that name a split, alone or before a mark; numbered files may have any other name.
+# Words that name a split, alone or before a mark; before a number any word does.
 _SPLIT_WORDS: Final = re.compile(
     r"(train|training|validation|valid|val|dev|test|testing|eval|evaluation)(?![A-Za-z])", re.I
 )
@@ -44,7 +44,7 @@ _NUMBERED: Final = re.compile(
 )
 
 
-# Names of numbered files that say nothing.
+# Names of numbered files that are not splits.
 _NO_SPLITS: Final = frozenset({"data", "part"})
 
 
@@ -74,7 +74,7 @@ def data_files(
         split: The split to take; None for all.
 
     Raises:
-        SourceError: Nothing is there, or files lack a value that others have.
+        SourceError: No file is found, or some files lack a value that others have.
         ConfigError: The split does not exist.
     """
     places = _places(locations, suffixes)
@@ -100,7 +100,7 @@ def data_files(
             key = min(one.values.keys() ^ files[0].values.keys())
             lacks = files[0] if key in one.values else one
             raise SourceError(
-                f"{lacks.place.name}: no folder {key}=... above it, as other files have",
+                f"{lacks.place.name}: no folder {key}=... above it, unlike other files",
                 hint="load the files of each table by themselves",
             )
     return files
@@ -297,7 +297,7 @@ def open_files(
 
 
 def _field(name: str, values: Sequence[str | None]) -> Field:
-    """Return the field of values in the names of folders: longs if all are integers, otherwise texts."""
+    """Return the field of values in the names of folders: longs if possible, otherwise texts."""
     nullable = None in values
     present = [value for value in values if value is not None]
     if present and all(_INTEGER.fullmatch(value) for value in present):
@@ -309,7 +309,7 @@ class _WithValues(Source):
     """A source whose records get further fields, each with one value.
 
     Attributes:
-        added: Names of these fields; a field that the records have already is not added.
+        added: Names of these fields, without fields that the records already have.
     """
 
     def __init__(self, source: Source, values: Mapping[Field, str | None]) -> None:

@@ -38,7 +38,7 @@ class ImageSize:
     def check(self, height: int, width: int, turn: int, *, has_boxes: bool = True) -> None:
         """Raise BoxError unless the annotation is of this image, and its boxes of the stored pixels.
 
-        Tools differ in whether they turn an image as its EXIF says before boxes are drawn. The size
+        Some tools turn an image by its EXIF before boxes are drawn, others do not. The size
         shows the frame of the boxes, except for images that are mirrored, turned by a half, or
         square.
 

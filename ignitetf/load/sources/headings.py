@@ -1,11 +1,11 @@
-"""The one rule by which a heading, or the name of a nested value, becomes a name of SQL.
+"""The rule that converts a heading, or the name of a nested value, to a name of SQL.
 
 headings -> **names** -> tabular, arrow, jsonfile
 
-Accents go, and an underscore takes the place of each run of other characters: `Größe (cm)` is
+Accents are removed, and an underscore replaces each run of other characters: `Größe (cm)` is
 `GROSSE_CM`. An underscore precedes a leading digit: `1990` is `_1990`. A name without Latin letters
-and digits is called after its position: `COLUMN_3`. Columns are in capitals; nested names keep
-their capitals and small letters.
+and digits is named after its position: `COLUMN_3`. Columns are in capitals; nested names keep their
+capitals and small letters.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def nested_names(names: Sequence[str]) -> list[str]:
     """Return the names of the parts of a nested value; names of SQL stay as they are.
 
     Raises:
-        ValueError: Two would be one name, or there is none; the text says so.
+        ValueError: Two names would be equal, or the name would be empty.
     """
     found = [_name(name, number) for number, name in enumerate(names)]
     if not found:
         raise ValueError("it has no fields")
     if (told := alike(names, found)) is not None:
-        raise ValueError(f"two nested names are alike: {told}")
+        raise ValueError(f"two nested names are equal: {told}")
     return found
 
 

@@ -221,7 +221,7 @@ class _IdxSource(Source):
             yield first, batch
 
     def _label(self, batch: Batch, labels: NDArray[np.generic], first: int) -> Batch:
-        """Return the batch with its labels; leaves out records whose label is not a class."""
+        """Return the batch with its labels; skips records whose label is not a class."""
         numbers = labels.astype(self.schema["LABEL"].dtype)
         batch.columns["LABEL"] = Dense(numbers)
         if self.class_names is None:
@@ -314,7 +314,7 @@ def mnist(
         SourceError: A file is missing or damaged, or the two do not match.
     """
     if (prefix := _PREFIX.get(split)) is None:
-        raise ConfigError(f"MNIST has no split {split!r}", hint="take 'train' or 'test'")
+        raise ConfigError(f"MNIST has no split {split!r}", hint="use 'train' or 'test'")
     names = (f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte")
     if source_dir is not None:
         folder = locate(source_dir)
@@ -358,7 +358,7 @@ def _find(folder: Place, name: str) -> Place:
 
 
 def _fetch(name: str) -> Place:
-    """Return the verified file in the data folder, downloading it if it is not there yet."""
+    """Return the verified file in the data folder, after a download if it is missing."""
     from ignitetf.home import ignitetf_home
 
     target = ignitetf_home() / "data" / "mnist" / f"{name}.gz"

@@ -83,7 +83,7 @@ class _ImageSource(Source):
         check_pixels: bool = True,
         bad_records: OnBadRecord = "fail",
     ) -> None:
-        """Take a list of files; the first one that decodes sets the shape of decoded images."""
+        """Open a list of files; the first one that decodes sets the shape of decoded images."""
         super().__init__(bad_records=bad_records)
         if not len(files):
             raise SourceError(
@@ -298,7 +298,7 @@ def images(
     if labels is None and place.is_dir():
         if columns is not None or rename is not None or types is not None:
             raise ConfigError(
-                "columns, rename and types apply to a table, but none is given",
+                "columns, rename and types need a table, but none is given",
                 hint="name the CSV file with --labels",
             )
         below = listed(place, split_folders, names)
@@ -379,7 +379,7 @@ def _images_in(folder: Place) -> dict[str, tuple[int, str]]:
 def _missing(
     labels: Labels, table: Place, folder: Place, missing: list[int], there: Collection[str]
 ) -> SourceError:
-    """Return the error for rows whose image is missing, with a hint where it may be."""
+    """Return the error for rows whose image is missing, with a hint about its place."""
     path = labels.paths[missing[0]]
     base = PurePosixPath(path).name.lower()
     near = [name for name in there if PurePosixPath(name).name.lower() == base]
@@ -393,7 +393,7 @@ def _missing(
     return SourceError(
         f"{folder.child(path).name}: no such file, but entry {missing[0] + 1} of {table.name} names"
         f" it{more if len(missing) > 1 else ''}",
-        hint=f"{hint}; or leave such rows out with --bad-records skip",
+        hint=f"{hint}; or skip such rows with --bad-records skip",
         name=folder.child(path).name,
     )
 

@@ -52,13 +52,13 @@ class _ArrowSource(ArrowTable):
                 head = stream.read(len(_FILE))
                 if head.startswith(_FEATHER_1):
                     raise SourceError(
-                        f"{name}: Feather of version 1, which Arrow has given up",
+                        f"{name}: Feather of version 1, which Arrow no longer supports",
                         hint="write it again: pyarrow.feather.write_feather(table, FILE)",
                     )
                 if head == _FILE and stream.seekable():
                     reader = stack.enter_context(pa.ipc.open_file(stream))
                 else:
-                    # The rest of such a file is a stream, too.
+                    # The rest of such a file is also a stream.
                     rest = self._rest = _Joined(b"" if head == _FILE else head, stream)
                     if head == _FILE:
                         stream.read(2)
@@ -101,7 +101,7 @@ class _Joined:
         return data
 
     def close(self) -> None:
-        """Do nothing; the stream is closed by who opened it."""
+        """Do nothing; the opener of the stream closes it."""
 
 
 def _checked(reader: Any) -> Iterator[Any]:
@@ -134,8 +134,7 @@ def arrow(
         columns: Names of the columns to load, `A,B`; None for all.
         rename: New names of columns, `OLD=NEW,OLD=NEW`.
         split: The split to load; None for all.
-        bad_records: Handling of null keys, with damaged images, and with values that Ignite
-            cannot store.
+        bad_records: Handling of null keys, damaged images, and values that Ignite cannot store.
 
     Raises:
         SourceError: Missing or damaged, or with columns that Ignite cannot store.

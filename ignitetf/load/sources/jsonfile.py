@@ -2,8 +2,8 @@
 
 file -> objects -> **types of the whole file** -> records -> Batch
 
-JSON has no schema, and values that most objects lack are usual. So the file is read once for the
-types of all its values, and a second time for the rows. A value is stored as what it is: integers
+JSON has no schema, and many objects lack some of the values. So the file is read once for the
+types of all its values, and a second time for the rows. The type follows from the values: integers
 are longs, or decimals if a long is too small, a column of integers and fractions is double, and
 texts stay texts. Objects in it become nested objects, arrays arrays or lists.
 """
@@ -75,7 +75,7 @@ def _number(text: str) -> float:
     return found
 
 
-# Python's would keep the last of two values with one name, and make 1e400 infinite.
+# Python's decoder would keep the last of two equal names, and make 1e400 infinite.
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_number)
 
 
@@ -97,7 +97,7 @@ class _Texts:
 
 
 def _objects(place: Place, encoding: str | None) -> Iterator[Record | BadRecord]:
-    """Yield the objects of a file, and what is not one as bad records."""
+    """Yield the objects of a file, and other values as bad records."""
     with closing(_Texts(place, encoding)) as texts:
         head = texts.read().removeprefix("\ufeff")
         while head and not head.strip() and (more := texts.read()):
@@ -110,7 +110,7 @@ def _objects(place: Place, encoding: str | None) -> Iterator[Record | BadRecord]
 
 
 def _is_whole(line: str, head: str) -> bool:
-    """True if the first line is an object by itself, or damaged; not the begin of a longer one."""
+    """True if the first line is a complete object, or damaged; False if an object continues."""
     try:
         _DECODER.decode(line)
     except RecursionError:
@@ -178,7 +178,8 @@ def _sequence(place: Place, texts: _Texts, text: str) -> Iterator[Record | BadRe
                 raise SourceError(f"{place.name}: more text follows the array", hint=_HINT)
             return
         try:
-            # A number at the end of a piece may go on in the next one; an object has its own end.
+            # A number at the end of a piece may continue in the next piece; an object has its own
+            # end.
             found, end = _DECODER.raw_decode(text, at)
             whole = isinstance(found, dict) or end < len(text)
         except RecursionError as error:
@@ -212,7 +213,7 @@ _Renames = dict[str, tuple[str, "_Renames | None"]]
 
 
 def _renamed(value: Any, names: _Renames | None) -> Any:
-    """Return a value with new names in its objects; it need not be of the kind of the others."""
+    """Return a value with new names in its objects; its kind may differ from the others."""
     if names is None:
         return value
     if isinstance(value, list):
@@ -296,7 +297,7 @@ class _Seen:
         """Return the field of these values; it has nulls if not all of `total` objects have one.
 
         Raises:
-            SourceError: Nothing can store them.
+            SourceError: No Ignite type can store them.
         """
         nulls = self.counts[type(None)] > 0 or sum(self._values()) < total
         kind = self.kind()
@@ -422,7 +423,7 @@ class _JsonSource(RecordSource):
         if nothing := [
             f.name for f in fields.values() if seen[self._name_of[f.name]].kind() is None
         ]:
-            self.note(f"{', '.join(nothing)}: nothing but nulls, loaded as text")
+            self.note(f"{', '.join(nothing)}: only nulls, loaded as text")
 
     def _survey(self, bad_records: OnBadRecord) -> tuple[_Seen, int]:
         """Return the values of all objects, and the number of records."""
@@ -439,7 +440,7 @@ class _JsonSource(RecordSource):
             elif bad_records == "fail":
                 raise SourceError(
                     f"{item.name}: {item.reason}",
-                    hint="repair or remove it, or leave it out with --bad-records skip",
+                    hint="repair or remove it, or skip it with --bad-records skip",
                 )
             else:
                 bad += 1

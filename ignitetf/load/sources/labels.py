@@ -8,7 +8,7 @@ columns needs no headings: they are path and label.
 
 The words of a label column are numbers or class names, by the rules of a CSV column (`csvtypes`). A
 column of numbers needs a number in each row; rows where it is missing or not a number are reported.
-Only texts become classes. So do numbers that would lose their form: `01`, and telephone numbers.
+Texts become classes, and so do numbers that would lose their form: `01`, and telephone numbers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def read_labels(
             next to the table, if there is one.
 
     Raises:
-        SourceError: The file is damaged, or it is not clear which column is the path.
+        SourceError: The file is damaged, or the column of the path is unclear.
         ConfigError: `columns` or `rename` names a column that does not exist.
     """
     delimiter = "\t" if table.base.lower().endswith(".tsv") else ","
@@ -131,15 +131,15 @@ def read_labels(
         )
     if names.count(names[path]) > 1:
         raise SourceError(
-            f"{table.name}: two columns are called alike: {names[path]!r} and {names[path]!r}",
+            f"{table.name}: two columns have the same name: {names[path]!r} and {names[path]!r}",
             hint=f"--rename COLUMN_{path + 1}=OTHER gives the last one another name",
         )
     wanted = [i for i, _ in chosen_columns(table.name, first, columns) if i != path]
     known = [path, *wanted]
     if (told := alike([first[i] for i in known], [names[i] for i in known])) is not None:
         raise SourceError(
-            f"{table.name}: two columns are called alike: {told}",
-            hint="--columns A,B takes other columns only; --rename COLUMN_1=NEW renames a column by"
+            f"{table.name}: two columns have the same name: {told}",
+            hint="--columns A,B loads other columns only; --rename COLUMN_1=NEW renames a column by"
             " its position",
         )
     label = _found(names, LABEL_HEADINGS, wanted)
@@ -293,7 +293,7 @@ def _typed(
             " LABEL; --rename COLUMN=label makes one"
         )
     if bad := source.skipped:
-        notes.append(f"{len(bad):,} rows left out, such as {bad[0].name}: {bad[0].reason}")
+        notes.append(f"{len(bad):,} rows skipped, such as {bad[0].name}: {bad[0].reason}")
     if label is None:
         stamp = _stamp(table, fields)
         return Labels(taken[0], None, None, own_names, tuple(fields), columns, tuple(notes), stamp)
@@ -368,7 +368,7 @@ def _labels(
             raise SourceError(f"{table.name}: row {rows[at]} {why}", hint=_HINT)
     kept = [i for i in range(len(words)) if i not in found.bad]
     notes = [
-        f"{table.name}: {len(found.bad):,} rows left out, such as row {rows[at]}, which {why}"
+        f"{table.name}: {len(found.bad):,} rows skipped, such as row {rows[at]}, which {why}"
         for at, why in list(found.bad.items())[:1]
     ]
     words = [words[i] for i in kept]
@@ -474,7 +474,7 @@ class _LabelValues:
 
 
 def _missing(word: str) -> str:
-    """Return why a row has no label."""
+    """Return the reason why a row has no label."""
     return f"has no label: {word!r} is a missing value" if word else "has no label"
 
 
@@ -544,7 +544,7 @@ def _looks_like_number(word: str) -> bool:
 
 
 def _differs(word: str) -> bool:
-    """Whether a number would not say what the word says: `007`, or a telephone number."""
+    """True if a word would lose its form as a number: `007`, or a telephone number."""
     return _is_beyond(word) or any(re.match(look, word) for look in (LEADING_ZERO, PHONE_NUMBER))
 
 

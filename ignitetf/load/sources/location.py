@@ -53,7 +53,7 @@ Stream = io.BufferedIOBase
 
 _PIECE_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(://|::)")
-# Attributes that change when the content at a URL changes; the most trusted is first.
+# Attributes that change with the content of a URL; the most reliable is first.
 _VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
@@ -81,8 +81,8 @@ def digest(*parts: object) -> str:
 def reading(name: str, hint: str | None = None) -> Iterator[None]:
     """Convert any error of reading or decoding to a SourceError that names the file.
 
-    Libraries raise almost anything on damaged data (struct, zlib, Unicode, key and attribute
-    errors; remote file systems their own), so every Exception is caught.
+    Libraries raise many kinds of errors on damaged data, and remote file systems their own. So
+    every Exception is caught.
     """
     try:
         yield
@@ -97,7 +97,7 @@ def reading(name: str, hint: str | None = None) -> Iterator[None]:
     except ImportError as error:
         if name.startswith(("http://", "https://")):
             raise MissingExtra(
-                f"{name}: HTTP is read through aiohttp, which is not installed",
+                f"{name}: HTTP needs aiohttp, which is not installed",
                 hint="pip install 'ignitetf[http]'",
             ) from error
         raise MissingExtra(
@@ -123,7 +123,7 @@ class Place:
     """A file or folder, local or in an fsspec file system.
 
     Attributes:
-        name: As the user wrote it (plus the path below it), for messages.
+        name: The location as given (plus the path below it), for messages.
         path: Path in the file system.
         fs: The fsspec file system; None for a local path.
     """
@@ -174,7 +174,7 @@ class Place:
             return Path(self.path).is_dir() if self.fs is None else bool(self.fs.isdir(self.path))
 
     def size(self) -> int | None:
-        """Return the bytes of the file, None if the file system does not know."""
+        """Return the size of the file in bytes; None if it is unknown."""
         with reading(self.name):
             if self.fs is None:
                 return Path(self.path).stat().st_size
@@ -209,7 +209,7 @@ class Place:
         if data is None:
             raise SourceError(
                 f"{self.name}: longer than {max_bytes >> 20} MiB",
-                hint="split it, or leave it out",
+                hint="split it, or omit it",
                 name=self.name,
             )
         return data
@@ -277,7 +277,7 @@ def locate_all(locations: Location | Sequence[Location]) -> list[Place]:
 
 
 def open_plain(place: Place) -> Stream:
-    """Open a file, decompressing it if its first bytes say that it is compressed."""
+    """Open a file; decompress it if its first bytes are those of a compressed file."""
     raw = place.open()
     try:
         with reading(place.name):
@@ -325,7 +325,7 @@ def skip_bytes(stream: Stream, n: int, name: str) -> None:
 def inspect(place: Place, limit: int) -> tuple[int, str]:
     """Return length and SHA-256 of a file's decompressed bytes, in bounded memory.
 
-    Reads at most `limit` + 1 bytes, so a file that claims to be short cannot unpack without end.
+    Reads at most `limit` + 1 bytes, which bounds the work for a malicious file.
     """
     whole = hashlib.sha256()
     n = 0
@@ -357,7 +357,7 @@ def files_at(locations: object, suffixes: tuple[str, ...]) -> list[Place]:
         suffixes: Which files of a folder to take, by the end of their name (lower case).
 
     Raises:
-        SourceError: Nothing is there.
+        SourceError: No file is found.
     """
     if isinstance(locations, (list, tuple)):
         found = [place for one in locations for place in files_at(one, suffixes)]
@@ -406,7 +406,7 @@ class ChainSource(Source):
         self.sources = list(sources)
         self.class_names = first.class_names
         for source in self.sources[1:]:
-            # Each file may number its classes by itself.
+            # Each file may have its own numbers of classes.
             source.use_classes(self.class_names or ())
             self.class_names = source.class_names or self.class_names
         self.key_name = first.key_name

@@ -2,10 +2,9 @@
 
 bytes -> **check or decode** -> uint8 [height, width, channels], or uint16 [height, width, 1]
 
-The size is read from the header before any pixel is unpacked, so a small file that claims to be an
-enormous image costs nothing. Large images are unpacked one at a time, whatever the number of
-threads, and all in one thread, because the C library keeps the memory of each thread that used
-much.
+The size is read from the header before any pixel is unpacked, so a small file with the header of an
+enormous image is refused without decoding. Large images are unpacked one at a time, all in one
+    thread: the C library keeps the memory that each thread has used.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _RESIZE_HINT = "give all images one shape with --resize HEIGHTxWIDTH"
 # Images above this size are unpacked by one thread of their own.
 _LARGE_PIXELS = 4_000_000
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-# A stored image, or None and the reason why the image is bad.
+# A stored image, or None and the reason why it is bad.
 Loaded = tuple[bytes | NDArray[Any] | None, str]
 
 
@@ -56,7 +55,7 @@ T = TypeVar("T")
 
 
 def _in_image_thread(work: Callable[[bool], T]) -> T:
-    """Run work on an image; a large image is processed in the thread for large images."""
+    """Run work on an image; large images are processed in a thread of their own."""
     try:
         return work(False)
     except LargePicture:

@@ -2,9 +2,9 @@
 
 bytes -> **chunks, CRCs, rows** -> pictures
 
-A file with valid CRCs can still lack pixels, if its writer was interrupted or the file was
-reassembled. So the rows are unpacked, which is most of the work of decoding, and their number and
-filters are checked. Rows are not kept, so memory stays small.
+A file with valid CRCs can still lack pixels, if its writer was interrupted. So the rows are
+unpacked, which is most of the work of decoding, and their number and filters are checked. Rows are
+not kept, so memory stays small.
 
 Source: W3C PNG specification, third edition, sections 5, 7 and 8.
 """
@@ -47,19 +47,19 @@ _UNPACK_ERRORS: Final = (zlib.error, _zlib.error)
 
 
 class PngError(ValueError):
-    """The pixels of a PNG cannot be decoded; the text says why."""
+    """The pixels of a PNG cannot be decoded; the text is the reason."""
 
 
 def sound_png(data: bytes, *, pixels: bool = True) -> tuple[int, int] | None:
-    """Return height and width of a PNG without errors; None if a real decoder has to check it.
+    """Return height and width of a PNG without errors; None if a decoder must check it.
 
     Args:
         data: The file.
         pixels: True to check the rows, too; otherwise only the CRCs of the chunks.
 
     Raises:
-        PngError: The chunks are intact, but the pixels in them are not. Some decoders still show an
-            image, with black for what is missing; TensorFlow's does not.
+        PngError: The chunks are intact, but the pixels in them are not. Some decoders then show
+            black pixels; TensorFlow's raises an error.
     """
     if data[:8] != PNG_SIGNATURE:
         return None
@@ -101,7 +101,7 @@ def _is_possible(head: tuple[int, ...]) -> bool:
 def _rows_are_whole(head: tuple[int, ...], packed: list[memoryview]) -> bool:
     """True if the rows unpack, have the number the header says, and each begin with a filter.
 
-    False if the end of the stream is missing in a way that may not matter.
+    False if the end of the stream is missing in a way that decoders may accept.
     """
     width, height, depth, colour, _, _, interlace = head
     row_bytes = 1 + (width * depth * _SAMPLES[colour] + 7) // 8

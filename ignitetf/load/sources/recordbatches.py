@@ -38,7 +38,7 @@ from ignitetf.wire.columns import Batch, Column
 
 __all__ = ["ArrowTable", "StreamSource", "arrow_columns", "parquet", "stream"]
 
-_HINT_VALUE = "convert or leave out the column, or leave out the row with --bad-records skip"
+_HINT_VALUE = "convert or omit the column, or skip the row with --bad-records skip"
 _FAILURES = (SourceError, ValueError)
 _MAX_ROWS = 1 << 16
 
@@ -51,7 +51,7 @@ class ArrowTable(Table):
         return of_table(self.place.name, LEAVE_OUT)
 
     def _take_schema(self, arrow_schema: Any) -> None:
-        """Set the fields of the columns to load; the types of the others do not matter."""
+        """Set the fields of the columns to load; the types of the others are ignored."""
         with reading(self.place.name):
             self._features = Features(arrow_schema)
         flat = self._features.schema
@@ -112,7 +112,7 @@ class ArrowTable(Table):
         return self._convert(found.take(good)), numbers[good]
 
     def _wrong(self, found: Any, first: int = 0) -> Iterator[tuple[int, str]]:
-        """Yield positions of rows that do not convert, and why; found by repeated halving."""
+        """Yield positions of rows that do not convert, with the reason; found by halving."""
         try:
             self._convert(found)
         except _FAILURES as error:
@@ -161,7 +161,7 @@ class ArrowTable(Table):
 
 
 _READ_BYTES = 1 << 20
-# Milliseconds that int64 nanoseconds can count, on either side of 1970.
+# Milliseconds before and after 1970 that fit into int64 nanoseconds.
 _NS_YEARS_MS = 2**63 // 1_000_000
 _NS_PER_MS = 1_000_000
 _HINT = "is it a Parquet file? write it again"
@@ -275,7 +275,7 @@ def _exact(batches: Iterator[Any], again: Iterator[Any]) -> Iterator[Any]:
     for found in batches:
         while held is None or len(held) < len(found):
             if (piece := next(again, None)) is None:
-                raise SourceError("two readings of the file differ in length")
+                raise SourceError("two passes over the file differ in length")
             more = pa.Table.from_batches([piece])
             held = more if held is None else pa.concat_tables([held, more])
         for name in held.column_names:
@@ -289,7 +289,7 @@ def _exact(batches: Iterator[Any], again: Iterator[Any]) -> Iterator[Any]:
 
 
 def _exact_times(pa: Any, wrapped: Any, ms: Any) -> Any:
-    """Return timestamps, or structs of milliseconds and nanoseconds if int64 cannot count them."""
+    """Return timestamps, or structs of milliseconds and nanoseconds outside int64's range."""
     low, high = (
         one.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) for one in (wrapped, ms)
     )
@@ -342,8 +342,7 @@ def parquet(
         columns: Names of the columns to load, `A,B`; None for all.
         rename: New names of columns, `OLD=NEW,OLD=NEW`.
         split: The split to load; None for all.
-        bad_records: Handling of null keys, with damaged images, and with values that Ignite
-            cannot store.
+        bad_records: Handling of null keys, damaged images, and values that Ignite cannot store.
 
     Raises:
         SourceError: Missing or damaged, or with columns that Ignite cannot store.
@@ -362,7 +361,7 @@ _STREAM_HINT = (
 class StreamSource(ArrowTable):
     """The rows of an Arrow stream.
 
-    Any column but the key may have nulls, unless the stream excludes them. The stream's record
+    All columns except the key may have nulls, unless the stream excludes them. The stream's record
     batches may have any size: about one batch of the load is converted at a time.
     """
 
@@ -409,7 +408,7 @@ class StreamSource(ArrowTable):
         return self._id
 
     def _open(self) -> Any:
-        """Return the reader that provided the types, or a new one if that was read already."""
+        """Return the reader that provided the types, or a new one if it was already used."""
         reader, self._reader = self._reader, None
         if reader is None:
             if not self.resumable:
@@ -452,7 +451,7 @@ def stream(
     Args:
         location: A table, reader, frame or relation; a cursor, result or rows of ignitetf.
         key: Column to use as the key; otherwise a running number.
-        bad_records: Handling of null keys and with values that Ignite cannot store.
+        bad_records: Handling of null keys, and of values that Ignite cannot store.
 
     Raises:
         SourceError: It has columns that Ignite cannot store, or is not a stream of rows.
@@ -465,7 +464,7 @@ def stream(
 # time without its zone, and large unsigned numbers as negative ones. Only the libraries' own types
 # show this.
 
-# For each library: its names of such types, and how to convert them first.
+# For each library: its names of such types, and the conversion to make first.
 _REINTERPRETED: Final[Mapping[str, Mapping[str, str]]] = {
     "polars": {
         "Object": "convert it to a type of Polars: map_elements(..., return_dtype=pl.String)",
@@ -485,7 +484,7 @@ def _refuse_reinterpreted(value: Any, name: str | None = None) -> None:
 
     Args:
         value: The frame or relation, or anything else.
-        name: What its only column is called; None for its own names.
+        name: Name of its only column; None for its own names.
 
     Raises:
         SchemaError: It has such a column.

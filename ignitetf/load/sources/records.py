@@ -2,8 +2,8 @@
 
 arrays or iterable -> **schema, batches** -> Batch
 
-Anything re-iterable (a list, a class with `__iter__`, a function that returns an iterator) can be
-read again and resumed; a plain generator can be read only once.
+A re-iterable object (a list, a class with `__iter__`, a function that returns an iterator) can be
+read again and resumed; a plain generator can only be read once.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class RecordSource(Source):
     A `BadRecord` among them represents a record that its producer could not read.
 
     Types and shapes are inferred from the first 100 records unless a schema is given. A later dict
-    that does not fit, or has a new name, is a bad record; with a given schema, other names are left
-    out.
+    that does not fit, or has a new name, is a bad record; with a given schema, other names are
+    ignored.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RecordSource(Source):
         try:
             iterator = self._iterate()
             sample, size = list(itertools.islice(iterator, 1)), 0
-            # One batch is enough, and a hundred batches would take much memory.
+            # One batch is enough; a hundred batches would need too much memory.
             while sample and not isinstance(sample[0], Batch) and len(sample) < _SAMPLE:
                 size += _size_of(sample[-1])
                 if size >= SAMPLE_BYTES and len(sample) >= _MIN_SAMPLE:
@@ -282,7 +282,7 @@ class RecordSource(Source):
             raise SchemaError(f"field {name}: {one_line(error)}", hint=hint) from error
 
     def _unfit(self, item: Any) -> Exception | None:
-        """Return why a record is bad; None if it is good."""
+        """Return the reason why a record is bad; None if it is good."""
         try:
             self._columns([item], [0])
         except UNFIT as error:
@@ -343,7 +343,7 @@ def records(
     fingerprint: str | None = None,
     bad_records: OnBadRecord = "fail",
 ) -> Source:
-    """Open records that are in Python.
+    """Open records that are Python objects.
 
     Args:
         location: A mapping of names to arrays (one entry per record each), an iterable of dicts or

@@ -46,13 +46,13 @@ _SHOWN_HEADINGS = 20
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What every source of a table takes.
+    """Options of all sources of tables.
 
     Attributes:
         key: The column that is the key; None for a running number.
         columns: The columns to load; None for all.
         rename: New names of columns.
-        bad_records: What to do with bad records.
+        bad_records: Handling of bad records.
     """
 
     key: str | None = None
@@ -80,7 +80,7 @@ class Table(Source):
         """Return position and name of each column to load; notes the headings that changed."""
         columns, rename = self.options.columns, self.options.rename
         chosen = columns_of_headings(self.place.name, headings, columns, rename)
-        # Part of the fingerprint.
+        # A part of the fingerprint.
         self._how = (chosen,) if columns is not None or rename is not None else ()
         self._known_as = {headings[i].strip().upper(): name for i, name in chosen}
         self._chosen = list(headings), chosen
@@ -185,7 +185,7 @@ def chosen_columns(
 
 
 _RENAME = "--rename OLD=NEW gives a column another name"
-LEAVE_OUT = "--columns A,B takes other columns only"
+LEAVE_OUT = "--columns A,B loads other columns only"
 
 
 def columns_of_headings(
@@ -210,7 +210,7 @@ def columns_of_headings(
     told = alike([headings[i] for i, _ in chosen], [name for _, name in chosen])
     if told is not None:
         raise SourceError(
-            f"{table}: two columns are called alike: {told}",
+            f"{table}: two columns have the same name: {told}",
             hint=f"capitals and small letters count as equal; {_RENAME}, also COLUMN_1=NEW by its"
             f" position; {LEAVE_OUT}",
         )

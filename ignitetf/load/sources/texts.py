@@ -2,8 +2,8 @@
 
 stream -> **UTF-8, with a mark in place of each wrong byte** -> csvfile, jsonfile
 
-A parser loses or refuses much more than the row with a wrong byte, so it is given text that is
-guaranteed to be UTF-8: a mark replaces that byte, so that the error can name its row.
+A parser would refuse more than the row with the wrong byte. So the parser gets valid UTF-8: a mark
+replaces the byte, and the error can name its row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOT_UTF8: Final = "\ufdd0"
 HINT_ENCODING: Final = (
     "--encoding names the encoding of the file, such as latin-1, cp1252, utf-16 or shift_jis"
 )
-# First bytes of a file that tell whether it is UTF-16.
+# First bytes of a file that show UTF-16.
 _LOOKED_AT: Final = 4096
 # A table has one of them near its beginning.
 _TABLE_SIGNS: Final = "\n\r,;\t|{["
@@ -55,7 +55,7 @@ class Utf8Stream(io.RawIOBase):
         Args:
             stream: The file, decompressed.
             name: Its name, for messages.
-            encoding: Its encoding; None for UTF-8, or what its byte order mark says.
+            encoding: Its encoding; None for UTF-8, or the one of its byte order mark.
 
         Raises:
             ConfigError: The encoding does not exist.
@@ -75,7 +75,7 @@ class Utf8Stream(io.RawIOBase):
         return True
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read about `size` bytes: marks and other encodings are longer in UTF-8."""
+        """Read about `size` bytes; the UTF-8 text may be longer."""
         while True:
             data, at_end = self._piece(size)
             if self._decoder is None:
@@ -85,7 +85,7 @@ class Utf8Stream(io.RawIOBase):
                 self._in_line = not out.endswith(_LINE_ENDS)
             if at_end and self._in_line:
                 out, self._in_line = out + b"\n", False
-            if out or at_end:  # an incomplete character alone is not the end of the file
+            if out or at_end:  # an incomplete character is not the end of the file
                 self.last = out[-4096:].rstrip(b"\r\n")[-1:] or self.last
                 return out
 

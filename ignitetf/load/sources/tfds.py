@@ -24,10 +24,10 @@ _NUMBERS: Final = _INTEGERS | {"bool", "float16", "float32", "float64"}
 
 @dataclass(frozen=True)
 class Described:
-    """The notes of a folder.
+    """Metadata of a folder.
 
     Attributes:
-        types: Type of each feature, as `--features` takes it; features without one are not in it.
+        types: Type of each feature with a type, in the form of `--features`.
         class_names: Names of the values of the feature `label`; None if it has none.
     """
 
@@ -36,7 +36,7 @@ class Described:
 
 
 def described(folder: Place) -> Described | None:
-    """Return the notes of a folder; None if it has none.
+    """Return the metadata of a folder; None if it has none.
 
     Raises:
         SourceError: They are damaged.
@@ -44,7 +44,7 @@ def described(folder: Place) -> Described | None:
     place = folder.child(_FILE)
     if not place.exists():
         return None
-    with reading(place.name, "tensorflow_datasets writes it; remove it to find the types anew"):
+    with reading(place.name, "tensorflow_datasets writes it; remove it to infer the types again"):
         types = dict(_features(json.loads(place.read(_MAX_BYTES)), "", ()))
     names = folder.child("label.labels.txt")
     class_names = None
@@ -56,7 +56,7 @@ def described(folder: Place) -> Described | None:
 
 
 def _features(node: dict[str, Any], name: str, outer: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield name and type of each feature; its values are found out where it has no plain type.
+    """Yield name and type of each feature; the type is inferred later if it is not plain.
 
     Args:
         node: The description of a feature.
@@ -78,7 +78,7 @@ def _features(node: dict[str, Any], name: str, outer: tuple[str, ...]) -> Iterat
 
 
 def _type(node: dict[str, Any], outer: tuple[str, ...]) -> str | None:
-    """Return the type of a feature; None if it is not clear."""
+    """Return the type of a feature; None if it is unclear."""
     if "classLabel" in node:
         return _shaped("int64", outer)
     if "text" in node or "image" in node:

@@ -81,8 +81,8 @@ def read_frames(stream: Stream, name: str, start: int, piece: int) -> Iterator[F
     """Yield the records from number `start` on, in pieces of about `piece` bytes.
 
     Raises:
-        SourceError: A frame is cut off, or the CRC of a length is wrong, so the rest is
-            unreachable.
+        SourceError: A frame is cut off, or the CRC of a length is wrong, so the rest cannot be
+            read.
     """
     number = 0
     buffer = b""
@@ -303,7 +303,7 @@ class TfRecordSource(Source):
         return out
 
     def _require_known(self, features: Mapping[str, Any], record: bytes) -> None:
-        """Raise SchemaError for values that would be silently left out."""
+        """Raise SchemaError for values that would be lost silently."""
         if self._known is None:
             return
         if has_steps(record):
@@ -332,7 +332,7 @@ class TfRecordSource(Source):
             return None
 
     def _reason(self, frames: Frames, i: int) -> str | None:
-        """Return why a record is bad; None if it is good."""
+        """Return the reason why a record is bad; None if it is good."""
         if not frames.good[i]:
             return "wrong CRC: the record is damaged"
         try:

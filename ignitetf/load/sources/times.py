@@ -1,11 +1,11 @@
-"""Converts points in time to their stored form: exactly, whatever their unit, or not at all.
+"""Converts points in time to their stored form: exactly, or with an error.
 
 integers of a unit -> **int64 nanoseconds, or milliseconds and nanoseconds** -> columns -> Batch
 
-A column has nanoseconds since 1970 (int64) if they can count all its times, which is so for the
-years 1677 to 2262. Otherwise it has what Ignite stores: milliseconds and the nanoseconds within
-them. All values must be in the years 1 to 9999, the range of SQL and Python: a value outside is not
-a date but a marker ("infinity") or damage.
+A column has nanoseconds since 1970 (int64) if all its times fit, which are those of the years 1677
+to 2262. Otherwise it has what Ignite stores: milliseconds and the nanoseconds within them. All
+values must be in the years 1 to 9999, the range of SQL and Python: a value outside is not a date
+but a marker ("infinity") or damage.
 """
 
 from __future__ import annotations

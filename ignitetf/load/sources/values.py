@@ -53,7 +53,7 @@ _LONG: Final = np.iinfo(np.int64)
 HINT_LONG: Final = "keep such numbers as decimals or texts, or their bits: array.view(numpy.int64)"
 
 
-# What to do with objects of other libraries.
+# Hints for objects of other libraries.
 HINTS_OBJECTS: Final[Mapping[str, str]] = {
     "Period": "convert it first: value.to_timestamp(), or str(value)",
     "Interval": "load its ends as two fields: value.left, value.right",
@@ -120,7 +120,7 @@ def common_dtype(name: str, kinds: Iterable[Kind]) -> np.dtype[Any]:
         hint = next((HINTS_OBJECTS[k] for k in refused.split(", ") if k in HINTS_OBJECTS), None)
         raise SchemaError(
             f"field {name!r}: no Ignite type stores {refused}",
-            hint=hint or "convert the values to numbers or texts first, or leave the field out",
+            hint=hint or "convert the values to numbers or texts first, or omit the field",
         )
     if len(letters) > 1 and not letters <= set("iuf"):
         raise SchemaError(
@@ -130,7 +130,9 @@ def common_dtype(name: str, kinds: Iterable[Kind]) -> np.dtype[Any]:
     found = np.result_type(
         *(np.dtype("i8" if k is int else k) if isinstance(k, type) else k for k in kinds)
     )
-    if letters <= set("iu") and found.kind == "f":  # int64 and uint64: a long holds what fits
+    if (
+        letters <= set("iu") and found.kind == "f"
+    ):  # int64 and uint64 together: values that fit are stored in a long
         return np.dtype(np.int64)
     return found
 
@@ -197,7 +199,7 @@ def cast_array(target: np.dtype[Any], array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _letter(kind: Kind) -> str:
-    """Return NumPy's letter for the kind, `O` for anything but numbers and texts."""
+    """Return NumPy's letter for the kind; `O` unless it is a number or text."""
     if isinstance(kind, np.dtype):
         return kind.kind if kind.kind in "biufUS" else "O"
     return _LETTERS.get(kind, "O")
@@ -228,7 +230,7 @@ UNFIT = (SchemaError, ValueError, TypeError, OverflowError, ArithmeticError)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _DAY_MS = 86_400_000
-# More digits are damage or an attack: `1E+999999999` has a gigabyte of them.
+# More digits are an error or an attack: `1E+999999999` would need a gigabyte.
 _MAX_DIGITS = 100_000
 
 
@@ -236,7 +238,7 @@ _MAX_DIGITS = 100_000
 _CLASSES: Final = sorted(
     (row for row in DATA_TYPES.values() if row.python), key=lambda row: -len(row.python[0].__mro__)
 )
-# Values whose lists have a type of their own. To NumPy, lists of texts are arrays.
+# Values whose lists have their own type. NumPy treats lists of texts as arrays.
 _IN_LISTS: Final = tuple(
     kind for code in LIST_OF if code is not TypeCode.STRING for kind in DATA_TYPES[code].python
 )
@@ -261,7 +263,7 @@ def field_of(name: str, values: Sequence[Any]) -> Field:
         shapes = [np.shape(v) for v in present]
     except ValueError:
         return _lists_field(name, present, nullable)
-    # An empty list or array says nothing about the type of the others.
+    # An empty list or array does not determine the type.
     non_empty = [v for v, s in zip(present, shapes, strict=True) if 0 not in s] or present
     kinds = set().union(*map(kinds_of, non_empty))
     dtype = common_dtype(name, kinds) if kinds else np.dtype(np.float64)
@@ -278,7 +280,7 @@ def field_of(name: str, values: Sequence[Any]) -> Field:
 
 
 def names_of(record: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the values of a dict by upper-case name, which is how SQL distinguishes fields.
+    """Return the values of a dict by upper-case name, as SQL compares names.
 
     Raises:
         SchemaError: A name is not text, or two differ only in case.
@@ -338,7 +340,7 @@ def _lists_field(name: str, present: list[Any], nullable: bool) -> Field:
     items = [item for value in present for item in value]
     if not all(isinstance(item, (list, tuple, np.ndarray)) for item in items):
         raise SchemaError(
-            f"field {name!r}: a list of {_kinds(items)}", hint="let its parts be of one kind"
+            f"field {name!r}: a list of {_kinds(items)}", hint="use parts of one kind"
         )
     item = field_of("item", items)
     return Field(name, TypeCode.COLLECTION, item.dtype, (None,), nullable, (item,))
@@ -366,7 +368,7 @@ def column_of(field: Field, values: Sequence[Any]) -> Column:
     """Convert values to a column.
 
     Raises:
-        SchemaError: A value does not fit (or another error of UNFIT).
+        SchemaError: A value does not fit (or another error of `UNFIT`).
     """
     valid = None
     if any(v is None for v in values):

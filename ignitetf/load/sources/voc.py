@@ -4,7 +4,7 @@ folders -> pairs, read in parallel -> **images, annotations** -> Batch
 
 The images table has one row per image, with all its boxes as arrays. The annotations table has one
 row per object, keyed {IMAGE_ID, N}; IMAGE_ID decides the partition, so an object is stored on the
-node of its image. A bad pair is left out of both. All coordinates are pixels of the original image,
+node of its image. A bad pair is skipped in both. All coordinates are pixels of the original image,
 even if the stored image was cropped or padded.
 """
 
@@ -275,7 +275,7 @@ def voc(
         split_folders: Whether the folders of the images are splits; None: if all are called after
             splits (train, valid, test).
         max_pixels: Images with more are bad records.
-        bad_records: "fail" stops at the first bad pair, "skip" leaves it out of both tables.
+        bad_records: "fail" stops at the first bad pair, "skip" omits it from both tables.
 
     Raises:
         SourceError: Folder or list missing, or no pair in it.

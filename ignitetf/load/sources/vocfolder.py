@@ -95,7 +95,7 @@ class _Stems:
         return stem in self._packed
 
     def size(self, stem: str) -> int:
-        """Return the bytes of a file, 0 if there is none."""
+        """Return the bytes of a file; 0 if it does not exist."""
         return self._packed.get(stem, 0) // 256
 
     def place(self, stem: str) -> Place:
@@ -171,7 +171,7 @@ class VocFolder:
         return self.names[number].partition("/")[0]
 
     def _find_classes(self) -> list[str]:
-        """Return the sorted names of all objects in the folder, whatever the image set."""
+        """Return the sorted names of all objects in the folder, in all image sets."""
 
         def read(name: str) -> Annotation | None:
             try:
@@ -218,7 +218,7 @@ class VocFolder:
         return pair
 
     def _load(self, number: int, *, pixels: bool | None) -> Pair:
-        """Read a pair; `pixels`: True as it is stored, False only checked, None not read."""
+        """Read a pair; `pixels`: True reads the stored form, False only checks, None skips it."""
         name = self.names[number]
         for files, what in ((self._picture_files, "image"), (self._note_files, "annotation")):
             if name not in files:

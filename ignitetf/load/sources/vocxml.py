@@ -142,6 +142,6 @@ def _object(element: Any) -> VocObject:
 
 
 def _flag(element: Any, name: str) -> int:
-    """Return 1 or 0; a missing or odd flag is 0, as in files made by hand."""
+    """Return 1 or 0; a missing or invalid flag is 0, as in files made by hand."""
     text = (element.findtext(name) or "").strip()
     return 1 if text in ("1", "true", "True") else 0

@@ -53,14 +53,14 @@ _KEY: Final = "__key__"
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 _ROWS: Final = 256
 _BATCH_BYTES: Final = 4 << 20
-_HINT: Final = "is it a tar file of samples? write it again"
+_HINT: Final = "check that it is a tar file of samples, and write it again"
 
 Files = dict[str, bytes]
 
 
 @dataclass
 class _Sample:
-    """The files of a sample by suffix (without the dot), and what is wrong with them."""
+    """The files of a sample by suffix (without the dot), and its fault."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -193,7 +193,7 @@ def _record(
     for suffix, data in sample.files.items():
         try:
             found = _values(suffix, data)
-        except Exception as error:  # NumPy and JSON raise almost anything on damaged data
+        except Exception as error:  # NumPy and JSON raise many kinds of errors on damaged data
             return BadRecord(name, f"*.{suffix}: {one_line(error)}"), False
         if found.get(_KEY) == sample.name:
             del found[_KEY]

@@ -4,11 +4,11 @@ names -> **worker process** -> encoded images or pixels -> threads of the loader
 
 Small files spend most of their time in Python itself, where threads block each other. A worker is a
 plain process with two pipes: it imports nothing of the program that started it, and ends when that
-program ends. If anything goes wrong with a worker, its files are read in the thread instead.
+program ends. If a worker fails, its files are read in the thread instead.
 
-`ProcessPoolExecutor` was tried: its processes run a program's main module again (or are forked from
-its threads), outlive a program that SIGTERM or SIGKILL ends, and are all lost with the first one
-that dies. Reading 20,000 PNG files of 28 x 28 on 2 cores takes 0.40 s here and 0.52 s there.
+`ProcessPoolExecutor` is not used: its processes run the main module of the program again (or are
+    forked from its threads), outlive a killed program, and are all lost with the first one that
+    dies. Reading 20,000 PNG files of 28 x 28 on 2 cores takes 0.40 s here and 0.52 s there.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Workers:
             _send(process.stdin, (folder, self.recipe, list(names)))
             found: list[Loaded] = _receive(process.stdout)
         except _FAILURES:
-            process.kill()  # it is not returned to the free workers
+            process.kill()  # a failed worker is not used again
             return self.recipe.load_all(folder, names)
         self._free.put(process)
         return found

@@ -3,7 +3,7 @@
 data.yaml, images, labels/*.txt -> **rows with boxes** -> Batch
 
 A label file has a line for each object: class, centre and size, in shares of the sides of the
-image; or class and the corners of a polygon, of which the box around it is loaded. An image whose
+image; or class and the corners of a polygon, whose bounding box is loaded. An image whose
 label file is empty or missing has no objects, as for the tools that train on such data.
 """
 
@@ -114,7 +114,7 @@ class _YoloSource(BoxSource):
     def _object(self, words: list[str]) -> tuple[int, tuple[float, float, float, float]]:
         names = self.class_names or []
         if _INTEGER.fullmatch(words[0]) is None or int(float(words[0])) >= len(names):
-            raise BoxError(f"class {words[0][:40]!r} is none of the {len(names)} classes")
+            raise BoxError(f"class {words[0][:40]!r} is not one of the {len(names)} classes")
         try:
             numbers = [float(word) for word in words[1:]]
         except ValueError as error:
@@ -136,7 +136,7 @@ class _YoloSource(BoxSource):
     def _report_polygons(self) -> None:
         if not self._has_polygons:
             self._has_polygons = True
-            self.note("label files have polygons; the boxes around them are loaded")
+            self.note("label files have polygons; their bounding boxes are loaded")
 
 
 def _label_path(image: str) -> str:
@@ -290,7 +290,7 @@ def yolo(
             root = root.child(path)
         parts = {one: found[one] for one in _SPLITS if found.get(one)}
         if split is None and not parts:
-            raise SourceError(f"{described.name}: neither train, val nor test in it", hint=_HINT)
+            raise SourceError(f"{described.name}: it has neither train, val nor test", hint=_HINT)
         images = {
             one: _images_of(root, where, described)
             for one, where in parts.items()
