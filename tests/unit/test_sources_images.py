@@ -506,7 +506,9 @@ def test_two_columns_of_one_name_are_refused(folder, tmp_path, head, alike):
     with pytest.raises(SourceError, match=f"have the same name: {alike}") as caught:
         open_source("images", table)
     assert "--rename" in caught.value.hint
-    with pytest.raises((ConfigError, SourceError), match=r"columns (are called|have the same name)"):
+    with pytest.raises(
+        (ConfigError, SourceError), match=r"columns (are called|have the same name)"
+    ):
         open_source("images", table, columns=head.rpartition(",")[2])
 
 
