@@ -1,4 +1,4 @@
-"""Readers of files that `bench storage` runs beside a cluster: the same rows, in formats of others.
+"""Readers of files that `bench storage` compares with a cluster: the same rows in other formats.
 
 rows -> **files of each format** -> **batches**
 

@@ -181,7 +181,7 @@ def _chosen(ways: Sequence[str], workload: Workload, say: Say) -> list[str]:
     for way in ways:
         if way not in WAYS:
             hint = f"the ways are: {'; '.join(WAYS)}"
-            raise ConfigError(f"there is no way to read that is called {way!r}", hint=hint)
+            raise ConfigError(f"unknown way to read: {way!r}", hint=hint)
     chosen = []
     for way in WAYS:
         peer = PEERS.get(way)

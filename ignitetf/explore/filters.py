@@ -102,7 +102,7 @@ def parse_filters(schema: Schema, texts: Sequence[str]) -> tuple[Filter, ...]:
         ConfigError: One is not usable for this schema.
     """
     if len(texts) > _MOST:
-        raise ConfigError(f"{len(texts)} filters", hint=f"{_MOST} at most")
+        raise ConfigError(f"{len(texts)} filters are too many", hint=f"{_MOST} at most")
     return tuple(_parse(schema, text) for text in texts)
 
 

@@ -30,6 +30,7 @@ import struct
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NoReturn
 
@@ -90,16 +91,16 @@ class Delay:
         self.seconds = min(self.seconds or seconds, seconds)
 
 
-class Requester:
+class Requester(ABC):
     """Sends requests and receives their answers: a connection, or a thread's part in one."""
 
+    @abstractmethod
     def send(self, op: OpCode | int, *buffers: Any) -> int:
         """Send a request made of contiguous buffers and return its request id."""
-        raise NotImplementedError
 
+    @abstractmethod
     def receive(self, request_id: int, *, timeout_s: float | None = None) -> memoryview:
         """Return the body of the answer to `request_id`; see `Channel.receive`."""
-        raise NotImplementedError
 
     def call(
         self, op: OpCode | int, body: bytes | bytearray = b"", *, timeout_s: float | None = None

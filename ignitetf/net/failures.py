@@ -189,8 +189,8 @@ def _state_error(message: str, facts: dict[str, Any]) -> ServerError | None:
 def is_node_overloaded(error: IgniteTFError) -> bool:
     """Return whether a node had no room for an answer in addition to the others under way.
 
-    Either its Java heap was full, which may pass in a moment. The scan itself cannot continue, and
-    reports "cursor invalidation" from then on. Or the connection had its maximum of open cursors.
+    There are two causes. Its Java heap was full, which may pass in a moment; a scan cannot continue
+    then, and reports "cursor invalidation". Or the connection had its maximum of open cursors.
     """
     if error.fields.get("status") == Status.TOO_MANY_CURSORS:
         return True

@@ -100,7 +100,7 @@ def open_connection(
         sock.close()
         if answer not in _VERSIONS:
             raise ConnectError(
-                f"{address}: the node supports only protocol {'.'.join(map(str, answer))} only",
+                f"{address}: the node supports only protocol {'.'.join(map(str, answer))}",
                 hint="ignitetf needs Apache Ignite 2.8 or newer",
             )
     raise ConnectError(f"{address}: no common protocol version")

@@ -30,7 +30,7 @@ _PARTITIONS_A_NODE: Final = 64
 # enough, a partition must not be larger than that.
 _PARTITION_WINDOWS: Final = 2
 _LEAST_PARTITIONS: Final = 16
-# Minimum rows of a partition; fewer if these have more than the minimum bytes.
+# Minimum rows of a partition, unless it has the minimum bytes.
 _LEAST_ROWS: Final = 16
 _LEAST_BYTES: Final = 16 << 20
 _LEAST_HEAP: Final = 512 << 20
@@ -319,7 +319,7 @@ def _notes(
     if demand.workload.sample_rows > 1:
         notes.append(
             f"samples of {demand.workload.sample_bytes / 1e6:,.1f} MB are counted as"
-            f" {demand.workload.sample_rows} rows each: an answer of a node has a whole row"
+            f" {demand.workload.sample_rows} rows each, because a node sends whole rows"
         )
     if not times.measured:
         notes.append("no node was measured: times are assumed")

@@ -63,7 +63,9 @@ def key_order_of(
     in_blocks = reader.is_blocks and name == "global"
     (_check_blocks if in_blocks else check_keyed)(reader, f"order={name!r}")
     if name == "keys" and seed is not None:
-        raise ConfigError("order='keys' with shuffle=", hint="order='global' shuffles")
+        raise ConfigError(
+            "order='keys' cannot be combined with shuffle=", hint="order='global' shuffles"
+        )
     step = step_rows(global_batch, shard)
     seed = seed_of(seed)
     if name == "global" and seed is None:

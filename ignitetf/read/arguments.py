@@ -33,6 +33,7 @@ __all__ = [
     "order_name",
     "order_of",
     "page_rows",
+    "require_every_row",
     "retry_seconds",
     "seed_of",
     "settings_of",
@@ -193,7 +194,7 @@ def order_of(
     window_bytes = window_limit(window_bytes)
     if even is not None and not reader.counts_are_exact:
         raise ConfigError(
-            f"even={even!r} needs the number of rows, which where= and nulls='drop' leave open",
+            f"even={even!r} needs the number of rows, which is unknown with where= or nulls='drop'",
             hint="with where=, order='keys' or 'global' counts them",
         )
     if reader.counts_are_exact:
@@ -230,7 +231,7 @@ def order_name(order: Any, global_batch: Any = None) -> OrderName:
         if order == known:
             if known == "scan" and global_batch is not None:
                 raise ConfigError(
-                    "global_batch= with order='scan', whose steps depend on the number of workers",
+                    "order='scan' cannot have global_batch=: its steps depend on the number of workers",
                     hint="order='global', or 'keys'",
                 )
             return known  # type: ignore[no-any-return]
@@ -249,7 +250,8 @@ def step_rows(global_batch: Any, shard: Shard) -> int | None:
     rows = whole_argument("global_batch", global_batch, 1)
     if rows < shard.count:
         raise ConfigError(
-            f"global_batch={rows} for {shard.count} workers", hint="at least one row for each"
+            f"global_batch={rows} is too small for {shard.count} workers",
+            hint="at least one row for each",
         )
     return rows
 
@@ -276,3 +278,13 @@ def label_of(names: list[str], cache: str) -> str:
             hint="use Dataset.map to pick features and label",
         )
     return found[0]
+
+
+def require_every_row(reader: CacheReader, use: str) -> None:
+    """Raise ConfigError for a reader that goes on if rows are missing; `use` is for the message."""
+    policy = reader.options.on_change
+    if policy != "error":
+        raise ConfigError(
+            f"{use} needs every row, on_change={policy!r} may skip some",
+            hint="open the rows with on_change='error'",
+        )

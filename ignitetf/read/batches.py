@@ -116,7 +116,7 @@ def _unique(numbers: Numbers) -> list[int]:
 def check_total(reader: CacheReader, keys: Keys) -> None:
     """Compare the number of entries of a cache with the number of its keys.
 
-    The reader's `on_change` policy decides what a difference leads to.
+    If they differ, the reader's `on_change` policy applies.
     """
     if reader.is_blocks:
         return

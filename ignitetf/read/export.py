@@ -218,7 +218,7 @@ def _ready(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
 
 
 def node_for(field: Field) -> Node:
-    """Return the node of a field; `columns` describes the form of each type."""
+    """Return the node that converts a field; the module `columns` describes the column of each type."""
     family = family_of(field.type)
     if family is Family.OBJECT:
         return StructNode(tuple((f.name, node_for(f)) for f in field.fields))

@@ -185,15 +185,18 @@ def rows_of(
     """
     if weights is not None:
         if repeat is not None or choose is not None:
-            raise ConfigError("weights with repeat= or choose=", hint="pass the one or the other")
+            raise ConfigError(
+                "weights= cannot be combined with repeat= or choose=",
+                hint="pass the one or the other",
+            )
         rows = _by_weight(has, weights, epoch_size)
     elif epoch_size is not None:
-        raise ConfigError("epoch_size= without weights", hint="repeat= and choose= set the size")
+        raise ConfigError("epoch_size= needs weights=", hint="repeat= and choose= set the size")
     else:
         rows = _by_rows(has, _named("repeat", repeat, has), _named("choose", choose, has))
     if not 0 < (total := sum(rows.values())) <= MOST_PLACES:
         limit = f"{MOST_PLACES} at most" if total else "at least one"
-        raise ConfigError(f"a mixture with an epoch of {total} rows", hint=limit)
+        raise ConfigError(f"the mixture has an epoch of {total} rows", hint=limit)
     return rows
 
 
@@ -227,7 +230,9 @@ def _by_rows(
 ) -> dict[str, int]:
     """Return the rows of each component by `repeat` and `choose`; all rows once without these."""
     if both := sorted(set(repeat) & set(choose)):
-        raise ConfigError(f"repeat and choose for {', '.join(both)}", hint="one of them")
+        raise ConfigError(
+            f"repeat= and choose= both name {', '.join(both)}", hint="pass one of them for each"
+        )
     rows = dict(has)
     for name, times in repeat.items():
         rows[name] = math.floor(_fraction("repeat", name, times) * has[name] + _HALF)

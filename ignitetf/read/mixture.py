@@ -18,7 +18,14 @@ from typing import Any, Final
 import numpy as np
 
 from ignitetf.errors import ConfigError, SchemaError
-from ignitetf.read.arguments import even_of, flag, seed_of, shard_of, step_rows
+from ignitetf.read.arguments import (
+    even_of,
+    flag,
+    require_every_row,
+    seed_of,
+    shard_of,
+    step_rows,
+)
 from ignitetf.read.batches import check_total, cut_batches
 from ignitetf.read.export import DenseNode, Node, TextNode, to_numpy
 from ignitetf.read.key_order import KeyOrder
@@ -329,7 +336,7 @@ def mix_rows(
     if seed is None:
         if step is None:
             raise ConfigError(
-                "a mixture without shuffle= and global_batch=",
+                "a mixture needs shuffle= or global_batch=",
                 hint="global_batch=, the rows of a step over all workers, in each of which the"
                 " weights hold; or shuffle=, a seed",
             )
@@ -495,7 +502,7 @@ def _check_components(components: Any) -> None:
         for name, rows in components.items()
     ):
         raise ConfigError(
-            "components that are not rows by name",
+            "components are not rows by name",
             hint="mix_rows({'a': open_rows('A', order='global'), 'b': ...})",
         )
 
@@ -523,8 +530,4 @@ def _check_component(name: str, rows: EpochRows, worker: Shard) -> None:
             f" {worker.index} of {worker.count}",
             hint="shard= belongs to the mixture, which needs all rows of its components",
         )
-    if rows.reader.options.on_change != "error":
-        raise ConfigError(
-            f"component {name!r} has on_change={rows.reader.options.on_change!r}",
-            hint="a mixture needs every row: open it with on_change='error'",
-        )
+    require_every_row(rows.reader, f"component {name!r} of a mixture")

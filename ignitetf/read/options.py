@@ -193,4 +193,4 @@ class ReadOptions:
         if self.on_change not in ("error", "warn", "ignore"):
             raise ConfigError(f"on_change={self.on_change!r}", hint="one of error, warn, ignore")
         if self.where_params and self.where is None:
-            raise ConfigError("parameters without a condition", hint="pass where=")
+            raise ConfigError("where_params= needs where=", hint="pass where=")

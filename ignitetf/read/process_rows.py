@@ -77,11 +77,13 @@ def opened(
     if isinstance(source, str):
         return open_rows(source, address, **arguments)
     if not isinstance(source, EpochRows):
-        raise ConfigError(f"a data set of {type(source).__name__}", hint="a name, or open_rows()")
+        raise ConfigError(
+            f"{type(source).__name__} is not a data set", hint="pass a name, or open_rows()"
+        )
     given = [name for name, value in arguments.items() if value is not None]
     if address is not None or given:
         raise ConfigError(
-            f"opened rows with {', '.join(given) or 'an address'}",
+            f"opened rows cannot be combined with {', '.join(given) or 'an address'}",
             hint="pass the arguments to open_rows, or the name of the data set",
         )
     return source
@@ -107,7 +109,7 @@ def numbered(
     """
     if wrong := [name for name in _OF_AN_ORDER if arguments.get(name) is not None]:
         raise ConfigError(
-            f"{what} with {wrong[0]}=",
+            f"{what} does not take {wrong[0]}=",
             hint="its rows have numbers; the loader's sampler picks them",
         )
     if isinstance(source, str):

@@ -163,7 +163,7 @@ def open_rows(
         partitions = chosen_partitions(reader, part, local)
         rows = order_of(reader, partitions, shuffle, even, worker, window_bytes)
     elif part != -1 or local:
-        raise ConfigError(f"order={name!r} with part= or local=", hint="order='scan' takes them")
+        raise ConfigError(f"order={name!r} does not take part= or local=", hint="order='scan' does")
     else:
         rows = key_order_of(reader, name, shuffle, even, global_batch, worker, window_bytes)
     client.release_idle()

@@ -161,9 +161,9 @@ class Position:
             raise ConfigError("not a state of a dataset", hint=hint) from error
         sound = 0 <= epoch < _UNBOUNDED and len(chain) <= _MOST_LINKS
         if not sound or any(not 0 < n <= _MOST_SHARDS or not 0 <= k < _UNBOUNDED for n, k in chain):
-            raise ConfigError("a state with impossible numbers", hint=hint)
+            raise ConfigError("the state has impossible numbers", hint=hint)
         if any(a[0] == b[0] for a, b in itertools.pairwise(chain)):
-            raise ConfigError("a state with two links of one number of workers", hint=hint)
+            raise ConfigError("the state has two links with the same number of workers", hint=hint)
         return cls(epoch, chain)
 
 

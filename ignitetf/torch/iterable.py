@@ -98,7 +98,7 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
         self._batch_size, self._drop_last, self._label = batch_size, drop_last, label
         self._size = _batch_rows(rows, batch_size)
         if self._size is None and drop_last:
-            raise ConfigError("drop_last= of single rows", hint="pass it to the DataLoader")
+            raise ConfigError("drop_last= needs batch_size=", hint="pass it to the DataLoader")
         self._length = _length(rows, self._size, drop_last)
         self._rows = ProcessRows(rows)
         # Shared, because worker processes that outlive an epoch hold copies of the data set.
@@ -149,7 +149,9 @@ class IterableDataset(TorchIterableDataset):  # type: ignore[misc]
         """
         rows = self._rest_of_epoch()
         if not isinstance(rows.order, KeyOrder):
-            raise ConfigError("a state of a scan", hint="order='global', or StatefulDataLoader")
+            raise ConfigError(
+                "order='scan' has no state here", hint="order='global', or StatefulDataLoader"
+            )
         done = whole_argument("batches", batches, 0) * (self._size or 1)
         return rows.state(min(done, len(rows)))
 

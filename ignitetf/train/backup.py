@@ -207,7 +207,8 @@ class BackupAndRestore(BackgroundCheckpoint):
         Under a strategy over several workers all of them call it after the same step.
         """
         if self._divided:
-            self._unsaved = 0  # reset even if this backup is not written: other workers cannot know
+            # All workers must count from the same step, whether or not this one writes.
+            self._unsaved = 0
             if not self._is_writer or (self.is_busy and not wait):
                 # Reading a metric involves all workers.
                 self._values()
@@ -327,7 +328,7 @@ class BackupAndRestore(BackgroundCheckpoint):
         strategy, workers = self.model.distribute_strategy, self._step_rows.parts
         if strategy.num_replicas_in_sync != workers:
             raise ConfigError(
-                f"{strategy.num_replicas_in_sync} replicas on {workers} workers",
+                f"there are {strategy.num_replicas_in_sync} replicas on {workers} workers",
                 hint="a backup needs one replica (one GPU) on each worker",
             )
         number = -1 if path is None else int(path.rpartition("-")[2])

@@ -77,12 +77,12 @@ def map_rows(
     """
     if not isinstance(rows, EpochRows):
         raise ConfigError(
-            f"map_rows of {type(rows).__name__}", hint="pass what open_rows() returns"
+            f"map_rows does not take {type(rows).__name__}", hint="pass what open_rows() returns"
         )
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error={on_error!r}", hint=f"one of {', '.join(get_args(OnError))}")
     if not callable(function):
-        raise ConfigError(f"map_rows with the function {function!r}", hint="a function of a row")
+        raise ConfigError(f"map_rows cannot call {function!r}", hint="pass a function of a row")
     return MappedRows(rows, function, on_error)
 
 
@@ -258,12 +258,12 @@ class _Filler:
             return good[forms.index(max(forms, key=forms.count))]
         name = self._rows.name
         if last is None:
-            raise ConfigError(f"{name}: map_rows without a row", hint="load rows first")
+            raise ConfigError(f"{name}: map_rows did not find a row", hint="load rows first")
         last.add_note(f"{name}: the function fails on each of the first {tried} rows")
         raise last
 
     def _first_rows(self) -> Generator[Any, None, None]:
-        """Yield the rows in their own order, whatever the order of an epoch."""
+        """Yield the rows in the order without a shuffle."""
         with contextlib.closing(_unshuffled(self._rows.of_shard((0, 1)))) as parts:
             for columns in parts:
                 for number in range(count_of(columns["key"])):
@@ -271,7 +271,7 @@ class _Filler:
 
 
 def _unshuffled(rows: EpochRows) -> Generator[dict[str, Any], None, None]:
-    """Yield all rows in their own order, a few at a time by key, otherwise a page at a time."""
+    """Yield all rows without a shuffle: a few at a time by key, otherwise a page at a time."""
     if isinstance(rows.order, KeyOrder):
         for start in range(0, rows.order.total, _COMPARED):
             yield rows[start : start + _COMPARED]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignitetf.errors import ConfigError, DataChanged
-from ignitetf.read.arguments import flag, step_rows
+from ignitetf.read.arguments import flag, require_every_row, step_rows
 from ignitetf.read.export import DenseNode, Ragged
 from ignitetf.read.key_order import KeyOrder, Slices
 from ignitetf.read.rows import EpochRows
@@ -113,27 +113,23 @@ def _order_of(rows: EpochRows) -> KeyOrder:
     order = rows.order if isinstance(rows, EpochRows) else None
     if not isinstance(order, KeyOrder):
         raise ConfigError(
-            f"packing of {rows!r}, which are not rows by key",
+            f"{rows!r} cannot be packed: it is not read by key",
             hint="load them in rows, not blocks, and open them with order='global' or 'keys'",
         )
     if order.global_batch is not None or order.even is not None:
         raise ConfigError(
-            f"{rows.name}: packing of rows with global_batch= or even=",
+            f"{rows.name}: rows with global_batch= or even= cannot be packed",
             hint="open them without; pack_sequences takes global_batch, and its steps are even",
         )
     if any(done for _, done in rows.position.chain):
         raise ConfigError(
-            f"{rows.name}: packing from the middle of an epoch",
+            f"{rows.name}: packing cannot begin in the middle of an epoch",
             hint="pack the rows of a whole epoch, and resume the packed rows",
         )
-    if rows.reader.options.on_change != "error":
-        raise ConfigError(
-            f"{rows.name}: packing with on_change={rows.reader.options.on_change!r}",
-            hint="every worker counts on all documents: open them with on_change='error'",
-        )
+    require_every_row(rows.reader, f"{rows.name}: packing")
     if len(order.keys) > _MOST:
         raise ConfigError(
-            f"{rows.name}: packing of {len(order.keys)} rows", hint=f"{_MOST} at most"
+            f"{rows.name}: {len(order.keys)} rows are too many to pack", hint=f"{_MOST} at most"
         )
     return order
 
@@ -208,7 +204,7 @@ class PackedRows:
         return PackedBatches(self, self._place, flag("drop_remainder", drop_remainder))
 
     def count_rows(self) -> int:
-        """Return the number of packed rows of all workers from here on; packs all windows for it."""
+        """Return the number of remaining packed rows of all workers; this packs all windows."""
         return sum(1 for _ in self._rows_from(self._place))
 
     def tf(self, drop_remainder: bool = False) -> Any:

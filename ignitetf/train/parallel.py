@@ -50,7 +50,9 @@ class DataParallel:
         if self.backend == "tensorflow":
             return rows
         if rows % self.workers:
-            raise ConfigError(f"steps of {rows} rows for {self.workers} workers")
+            raise ConfigError(
+                f"steps of {rows} rows cannot be divided among {self.workers} workers"
+            )
         return rows // self.workers
 
 
@@ -83,7 +85,7 @@ def data_parallel() -> DataParallel:
     starts: dict[str, Callable[[], DataParallel]] = {"tensorflow": _tensorflow, "jax": _jax}
     if backend not in starts:
         raise ConfigError(
-            f"data_parallel() with Keras' backend {backend!r}",
+            f"data_parallel() does not support Keras' backend {backend!r}",
             hint="KERAS_BACKEND=tensorflow or jax; for PyTorch see ignitetf.torch",
         )
     return starts[backend]()
@@ -124,7 +126,7 @@ def _jax() -> DataParallel:
     try:
         workers, worker = int(count), int(number)
     except ValueError as error:
-        raise ConfigError(f"{', '.join(_PLACE)} belong together") from error
+        raise ConfigError(f"{', '.join(_PLACE)} must be set together") from error
     try:
         import jax
     except ImportError as error:

@@ -98,12 +98,17 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]
         order = rows.order
         if not isinstance(order, KeyOrder):
             raise ConfigError(
-                "batches by number of order='scan'", hint="order='keys', or 'global' with shuffle="
+                "order='scan' has no batches by number",
+                hint="order='keys', or 'global' with shuffle=",
             )
         if rows.position.chain:
-            raise ConfigError("the rest of an epoch", hint="pass the rows of a whole one")
+            raise ConfigError(
+                "the rows are only the rest of an epoch", hint="pass the rows of a whole one"
+            )
         if order.global_batch is None:
-            raise ConfigError("neither batch_size nor global_batch", hint="PyDataset(NAME, 128)")
+            raise ConfigError(
+                "batch_size= or global_batch= is missing", hint="PyDataset(NAME, 128)"
+            )
         drop_last = flag("drop_last", drop_last)
         self._turns = order.turns(rows.position, rows.shard, batch_size, drop_last, Shard())
         self._sizes = self._turns.sizes()

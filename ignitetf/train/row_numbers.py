@@ -41,7 +41,7 @@ class RowNumbers:
             rows = rows.in_batches(batch_size)
         order = rows.order
         if batch_size is None and not (isinstance(order, StepOrder) and order.global_batch):
-            raise ConfigError("batch_size=None without global_batch=", hint="pass a number of rows")
+            raise ConfigError("batch_size=None needs global_batch=", hint="pass a number of rows")
         self.rows = rows
         self._order = order
         self._batch_size = batch_size

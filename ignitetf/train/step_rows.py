@@ -19,7 +19,7 @@ class StepRows:
 
     Attributes:
         batch_size: Rows of a batch.
-        parts: Steps in which a batch is trained: the number of workers under such a strategy,
+        parts: Steps that train one batch: the number of workers if a strategy divides batches,
             otherwise 1.
         drop_remainder: True if an incomplete last batch is skipped.
     """

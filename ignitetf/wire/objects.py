@@ -181,7 +181,7 @@ _CODES: Final = 256
 
 
 def object_positions(data: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
-    """Return where each of `count` adjacent objects begins; together they must fill the page.
+    """Return the positions of `count` adjacent objects that fill the page.
 
     Args:
         data: The page's bytes, contiguous.

@@ -364,7 +364,7 @@ def joined_arrow(pa: Any, parts: list[Values]) -> Any:
 
 
 def sampled(pages: Iterator[list[Values]]) -> tuple[list[list[Values]], bool]:
-    """Return the first pages of a result, from which types are found, and whether they are all.
+    """Return the first pages of a result, to find its types, and True if they are all pages.
 
     One page, or more (up to 16 MB, 131,072 rows) if a column begins with nulls.
     """

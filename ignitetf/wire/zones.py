@@ -270,7 +270,7 @@ class Zone:
         return out
 
     def dates(self, moments: Millis) -> Millis:
-        """Like `timestamps`, but return the midnight of a day that begins later than midnight."""
+        """Like `timestamps`, for days: midnight, even where clocks skip midnight on that day."""
         found = self.timestamps(moments)
         return found if found is moments else self._midnights(found)
 

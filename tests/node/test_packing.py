@@ -218,7 +218,7 @@ def test_what_cannot_be_packed_is_refused(client, data, cache_name):
         with pytest.raises(error, match=match):
             pack_sequences(opened, field, 32, **{"global_batch": 8, **options})
 
-    refused("not rows by key", rows={"order": "scan"})
+    refused("not read by key", rows={"order": "scan"})
     refused("global_batch= or even=", rows={"order": "global", "global_batch": 8})
     refused("no field 'X'", SchemaError, field="X")
     refused("lists of whole numbers", SchemaError, field="N")

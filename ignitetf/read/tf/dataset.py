@@ -342,7 +342,7 @@ class IgniteDataset(OwnDataset):
         """
         if self._length is not None:
             raise ConfigError(
-                "seek of a dataset that declares its length",
+                "a dataset that declares its length cannot seek",
                 hint="call seek on the result of resume()",
             )
         self._epochs.seek(self._rows.resume(state))
@@ -405,7 +405,7 @@ class IgniteDataset(OwnDataset):
             cut: The sizes of batches; None for single elements.
         """
         form, client = self._form, self._rows.reader.client
-        # An epoch reuses the memory of the previous one; parallel iterators have separate pools.
+        # Each epoch takes the pages' memory from the one before; parallel iterators have own pools.
         pools: list[BufferPool] = []
 
         def packed(rows: EpochRows) -> Packed:
