@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from pyarrow import feather
 from source_helpers import everything
 from test_hints import OPTION, options
 
-from ignitetf.errors import SchemaError, SourceError
+from ignitetf.errors import ConfigError, SchemaError, SourceError
 from ignitetf.load.sources import open_source
 
 pd = pytest.importorskip("pandas")
@@ -140,6 +141,27 @@ def test_utf16_without_a_mark_names_its_encoding(tmp_path, kind, order, word):
     assert flag in COMMANDS["load", kind]
     found = everything(open_source(kind, path, encoding=encoding))
     assert word.encode() in found["A" if word == "a" else "COLUMN_1"]
+
+
+def test_empty_texts_may_be_missing_values(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("n,s\n1,\n,x\n")
+    assert everything(open_source("csv", path))["S"] == [b"", b"x"]
+    found = everything(open_source("csv", path, null=""))
+    wanted = pd.read_csv(path)
+    assert [value is None for value in found["S"]] == wanted["s"].isna().tolist()
+    assert found["N"] == [1, None]
+
+
+def test_equal_headings_of_a_table_of_images_are_told_apart(tmp_path):
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
+    (tmp_path / "t.csv").write_text("path,label,label\na.png,cat,5\n")
+    with pytest.raises(SourceError, match="'label' and 'label' are both 'LABEL'") as caught:
+        open_source("images", tmp_path, labels=tmp_path / "t.csv")
+    assert set(OPTION.findall(caught.value.hint)) <= COMMANDS["load", "images"]
+    source = open_source("images", tmp_path, labels=tmp_path / "t.csv", rename="COLUMN_3=n")
+    found = everything(source)
+    assert (source.class_names, found["N"]) == (["cat"], [5])
 
 
 def test_equal_headings_are_told_apart_by_their_positions(tmp_path):
@@ -304,6 +326,12 @@ def test_json_is_not_taken_for_csv(tmp_path):
 def test_a_zero_byte_alone_is_not_utf16(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"a,b\n1\0,2\n")
     assert everything(open_source("csv", tmp_path / "t.csv"))["A"] == [b"1\0"]
+
+
+def test_a_frame_that_is_not_computed_yet_says_how():
+    with pytest.raises(ConfigError, match="LazyFrame") as caught:
+        open_source("records", pytest.importorskip("polars").LazyFrame({"a": [1]}))
+    assert ".collect()" in caught.value.hint
 
 
 def test_a_column_of_mixed_types_is_named():

@@ -375,7 +375,9 @@ def records(
     ):
         raise ConfigError(
             f"{type(location).__name__} is not an iterable of records",
-            hint="give arrays by name, an iterable of dicts, or of Batch with a schema",
+            hint="give its result: .collect()"
+            if hasattr(location, "collect")
+            else "give arrays by name, an iterable of dicts, or of Batch with a schema",
         )
     return RecordSource(
         location,
