@@ -33,7 +33,7 @@ from ignitetf.errors import (
 from ignitetf.net.client import Client
 from ignitetf.node.config import template_xml
 from ignitetf.partitions import DEFAULT_PARTITIONS
-from ignitetf.sql import statement
+from ignitetf.sql import check_name, statement
 from ignitetf.tables.removal import drop_sql_table, remove_cache
 from ignitetf.tables.spec import CacheSpec, make_cache, require_room_for, table_options
 from ignitetf.tables.storage import carrier_table
@@ -68,7 +68,7 @@ def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> P
     Raises:
         CacheExists: A cache or table of this name exists.
         ConfigError: The cluster has no template for this number of partitions, or no SQL engine,
-            which is needed to set the number.
+            which is needed to set the number; or the name is not valid in SQL.
         ServerOverloaded: The node's memory has no room for the partitions.
     """
     if not checked:
@@ -77,6 +77,7 @@ def create_cache(client: Client, spec: CacheSpec, *, checked: bool = False) -> P
         if spec.partitions is None:
             _create_plain(client, spec)
             return None
+        check_name(spec.name)
         table = carrier_table(spec.name)
         options = table_options(spec, spec.partitions)
         text = statement("create_cache", table=table, cache=spec.name, options=options)

@@ -579,3 +579,17 @@ def test_a_load_names_the_columns_with_empty_cells(client, cache_name, tmp_path)
     assert f"{cache_name}: some rows have no value in B;" in note
     whole = load_dataset({"A": np.arange(3)}, cache_name, client=client, if_exists="replace")
     assert not whole.notes
+
+
+@pytest.mark.parametrize("layout", ["rows", "blocks"])
+@pytest.mark.parametrize("sql", [True, False])
+@pytest.mark.parametrize("if_exists", ["error", "replace"])
+@pytest.mark.parametrize("name", ["My Photos", "1ST", 'A"B'])
+def test_a_refused_name_is_shown_as_the_user_wrote_it(client, name, if_exists, sql, layout):
+    """The caches and tables of a data set have names of their own, which no message shows."""
+    source = records({"X": np.arange(4)})
+    options = {"if_exists": if_exists, "sql": sql, "layout": layout}
+    with pytest.raises(ConfigError) as caught:
+        load_dataset(source, name, client=client, partitions=16, **options)
+    assert repr(name) in str(caught.value) and "__" not in str(caught.value)
+    assert name not in client.cache_names()
