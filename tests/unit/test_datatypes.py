@@ -93,7 +93,10 @@ LADDERS = {
 
 
 def is_type(node):
-    return isinstance(node, ast.Attribute) and ast.unparse(node).startswith("TypeCode.")
+    inner = node
+    while isinstance(inner, ast.Attribute):
+        inner = inner.value
+    return inner is not node and isinstance(inner, ast.Name) and inner.id == "TypeCode"
 
 
 def listed(node):

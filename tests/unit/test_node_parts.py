@@ -169,8 +169,9 @@ for _ in range(40):
 print(flush=True)
 time.sleep(60)
 """
-    seen = 0
-    for _ in range(15):
+    seen = rounds = 0
+    while rounds < 5 or (not seen and rounds < 30):
+        rounds += 1
         process = sleeper(tmp_path, many)
         found = identify(process.pid)
         while not (tmp_path / "log").read_bytes():

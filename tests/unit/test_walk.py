@@ -84,7 +84,7 @@ def both(page, count):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(objects, min_size=1, max_size=8))
+@given(st.lists(objects, min_size=1, max_size=4))
 def test_every_object_is_found(parts):
     found, expected = both(b"".join(parts), len(parts))
     lengths = [len(part) for part in parts]
