@@ -9,8 +9,20 @@ import sys
 from helpers.ports import free_port
 
 
+def steps_of(batches, most=None):
+    """The parts of each step, one of each worker; all workers have equally many steps."""
+    steps = 0
+    while most is None or steps < most:
+        parts = [next(one, None) for one in batches]
+        if None in parts:
+            assert parts == [None] * len(parts), "the workers have unequal steps"
+            return
+        yield parts
+        steps += 1
+
+
 def environments(count):
-    """The environment of each of so many workers, as a launcher sets it."""
+    """The environment of each worker, as a launcher sets it."""
     port = free_port(count + 1)
     workers = [f"127.0.0.1:{port + i}" for i in range(count)]
     for index in range(count):
@@ -26,7 +38,7 @@ def environments(count):
 
 
 def run_workers(command, count=2, timeout=240, **environment):
-    """Run a program as so many workers; returns (stdout, stderr) of each after all ended well."""
+    """Run a program as `count` workers; returns (stdout, stderr) of each after all ended well."""
     places = environments(count) if count > 1 else [{}]
     with contextlib.ExitStack() as stack:
         started = [stack.enter_context(_started(command, {**environment, **p})) for p in places]

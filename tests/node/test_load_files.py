@@ -5,13 +5,13 @@ import gzip
 import io
 import json
 import lzma
-import zipfile
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.packed import zipped, zstandard
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -66,21 +66,6 @@ NESTED = [
 ]
 
 
-def zipped(name, data):
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as whole:
-        whole.writestr("__MACOSX/._x", b"1")
-        whole.writestr(name, data)
-    return out.getvalue()
-
-
-def zstandard(data):
-    out = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(out, "zstd") as stream:
-        stream.write(data)
-    return out.getvalue().to_pybytes()
-
-
 LINES = "\n".join(json.dumps(row, ensure_ascii=False) for row in NESTED).encode()
 JSON_FILES = {
     "lines": LINES,
@@ -89,7 +74,7 @@ JSON_FILES = {
     "gzip": gzip.compress(LINES),
     "bzip2": bz2.compress(LINES),
     "xz": lzma.compress(LINES),
-    "zip": zipped("x.jsonl", LINES),
+    "zip": zipped({"__MACOSX/._x": b"1", "x.jsonl": LINES}),
     "zstandard": zstandard(LINES),
 }
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers.workers import steps_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,11 +71,7 @@ def global_steps(workers, most=None):
     """Key, weight and result of each row of each step, and the iterators."""
     iterators = [worker.batches() for worker in workers]
     steps = []
-    while most is None or len(steps) < most:
-        parts = [next(one, None) for one in iterators]
-        if None in parts:
-            assert parts == [None] * len(parts), "the workers have unequal steps"
-            break
+    for parts in steps_of(iterators, most):
         step = []
         for part in parts:
             val, inner = part["val"], part["val"]["IN"]

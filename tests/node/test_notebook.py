@@ -195,7 +195,7 @@ def test_a_traceback_keeps_the_error_of_the_users_own_generator(client, cache_na
     assert "ValueError" in text
 
 
-def test_a_long_load_shows_its_progress_in_a_kernel(client, cache_name, shell, monkeypatch):
+def test_a_load_shows_its_progress_after_half_a_second(client, cache_name, shell, monkeypatch):
     import IPython.display
 
     shown = []
@@ -213,8 +213,9 @@ def test_a_long_load_shows_its_progress_in_a_kernel(client, cache_name, shell, m
     assert Found(shown[-1]._repr_html_())
     assert "500 rows" in repr(shown[-1])
     shown.clear()
+    began = time.monotonic()
     load_dataset({"V": np.arange(3)}, cache_name, client=client, if_exists="replace")
-    assert not shown
+    assert not shown or time.monotonic() - began > 0.5  # a busy machine needs longer
 
 
 def test_an_interrupted_load_says_how_to_go_on(client, cache_name):

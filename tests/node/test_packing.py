@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers.workers import steps_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,11 +83,7 @@ def global_steps(workers, most=None):
     """The packed rows of each step of all workers, and the state after them."""
     batches = [worker.batches() for worker in workers]
     steps = []
-    while most is None or len(steps) < most:
-        parts = [next(one, None) for one in batches]
-        if None in parts:
-            assert parts == [None] * len(parts), "the workers have unequal steps"
-            break
+    for parts in steps_of(batches, most):
         steps.append([row for part in parts for row in as_rows(part)])
         states = [json.dumps(one.state()) for one in batches]
         assert len(set(states)) == 1

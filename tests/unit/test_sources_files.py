@@ -2,16 +2,15 @@
 
 import bz2
 import gzip
-import io
 import json
 import lzma
 import random
-import zipfile
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from helpers.packed import zipped, zstandard
 from pyarrow import feather
 from source_helpers import check_resume, everything, same
 
@@ -27,26 +26,11 @@ RECORDS = [
 LINES = "\n".join(json.dumps(r, ensure_ascii=False) for r in RECORDS).encode()
 
 
-def zipped(**files):
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as whole:
-        for name, data in files.items():
-            whole.writestr(name, data)
-    return out.getvalue()
-
-
-def zstandard(data):
-    out = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(out, "zstd") as stream:
-        stream.write(data)
-    return out.getvalue().to_pybytes()
-
-
 PACKED = {
     "gzip": gzip.compress(LINES),
     "bzip2": bz2.compress(LINES),
     "xz": lzma.compress(LINES),
-    "zip": zipped(x=LINES, **{"__MACOSX/._x": b"1"}),
+    "zip": zipped({"x": LINES, "__MACOSX/._x": b"1"}),
     "zstandard": zstandard(LINES),
 }
 FORMS = {
@@ -148,7 +132,7 @@ def test_compression_is_found_by_content_and_a_cut_file_is_not_a_short_one(tmp_p
 
 def test_a_zip_file_of_several_files_has_a_way_out(tmp_path):
     path = tmp_path / "x.zip"
-    path.write_bytes(zipped(a=b"x\n1\n", b=b"x\n2\n"))
+    path.write_bytes(zipped({"a": b"x\n1\n", "b": b"x\n2\n"}))
     with pytest.raises(SourceError, match="2 files, such as 'a' and 'b'") as caught:
         open_source("csv", path)
     way_out = caught.value.hint.split(" ")[0]
