@@ -126,7 +126,7 @@ class View:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Why fields cannot be read, by their names."""
+        """The reasons why fields cannot be read, by field name."""
         return {name: error.message for name, error in self.reader.left_out.items()}
 
     @property

@@ -1,4 +1,4 @@
-"""The versions that matter of what is installed, from metadata alone: nothing heavy is imported.
+"""Versions of installed packages, Java and jars, from metadata; no package is imported.
 
 metadata of packages, Java, jars -> **versions** -> doctor, cli
 """

@@ -117,7 +117,7 @@ def export_dataset(
         if shards > 1 and rows.length is None:
             raise ConfigError(
                 f"{cache}: the number of rows is not known before they are read, so they cannot be"
-                " dealt out to shards",
+                " distributed to shards",
                 hint="omit --shards or --where",
             )
         is_folder = chosen == "folder" or shards > 1

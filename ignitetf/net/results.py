@@ -92,7 +92,7 @@ class Result:
         self._channel: Channel | Line | None = pool.acquire_line()
         self._registry = TypeRegistry(pool.zone)
         self._cursor = 0
-        self._asked: int | None = None
+        self._pending_page: int | None = None
         self._more = False
         self._page: Page | None = None
         self._cut = False
@@ -199,7 +199,7 @@ class Result:
         """Run the query again with larger pages if that pays and no second page was requested."""
         again, self._again = self._again, None
         is_taken = self._page is None and not self._first
-        if again is None or is_taken or not self._more or self._asked is not None:
+        if again is None or is_taken or not self._more or self._pending_page is not None:
             return
         with self._name_statement_in_errors():
             if (page := again()) is not None:
@@ -292,15 +292,15 @@ class Result:
         return page
 
     def _request_page(self) -> None:
-        if self._asked is None and self._channel is not None:
+        if self._pending_page is None and self._channel is not None:
             request = cursor_request(self._cursor)
-            self._asked = self._channel.send(OpCode.QUERY_SQL_FIELDS_PAGE, request)
+            self._pending_page = self._channel.send(OpCode.QUERY_SQL_FIELDS_PAGE, request)
 
     def _receive(self) -> Page:
         """Return the page that was requested."""
-        if self._channel is None or self._asked is None:
+        if self._channel is None or self._pending_page is None:
             raise ConnectError("the result was closed", hint="execute the statement again")
-        number, self._asked = self._asked, None
+        number, self._pending_page = self._pending_page, None
         with self._name_statement_in_errors():
             page = read_page(self._channel.receive(number))
             self._took(page)
@@ -379,7 +379,7 @@ class Result:
         self._page = None
         self._first.clear()
         with contextlib.suppress(IgniteTFError):
-            if self._asked is not None:
+            if self._pending_page is not None:
                 self._receive()
             if self._channel is not None:
                 self._channel.call(OpCode.RESOURCE_CLOSE, cursor_request(self._cursor))
@@ -401,17 +401,17 @@ class Result:
 
     def _close_channel(self) -> None:
         with self._lock:
-            channel, self._channel, self._asked = self._channel, None, None
+            channel, self._channel, self._pending_page = self._channel, None, None
         if channel is not None:
             channel.close()
 
     def __del__(self) -> None:
         if self.__dict__.get("_channel") is not None:
             with contextlib.suppress(Exception):
-                if self._asked is None or self._channel is None:
+                if self._pending_page is None or self._channel is None:
                     self._close_channel()
                 else:
-                    _close_cursor_later(self._channel, self._asked, self._cursor)
+                    _close_cursor_later(self._channel, self._pending_page, self._cursor)
 
 
 def _close_cursor_later(channel: Channel | Line, asked: int, cursor: int) -> None:

@@ -70,7 +70,7 @@ __all__ = [
 _LONGS: Final = struct.Struct("<BqBq")
 
 # Loads whose recorded counts this process has found to be wrong for the current rows.
-_disproved: set[str] = set()
+_contradicted: set[str] = set()
 
 
 class Opened(NamedTuple):
@@ -226,7 +226,7 @@ def contents_of(found: Opened, entries: int, *, counts_matter: bool) -> Contents
     if manifest.layout == "blocks":
         # SQL cannot read the rows inside blocks.
         return Contents(entries, manifest.rows, manifest.partition_rows, None, is_as_loaded=True)
-    if entries != manifest.rows or facts.load in _disproved:
+    if entries != manifest.rows or facts.load in _contradicted:
         return Contents(entries, entries)
     # n different whole numbers from 0 to n - 1 are all the numbers in that range.
     is_proved = found.ends == (0, entries - 1)
@@ -239,7 +239,7 @@ def contents_of(found: Opened, entries: int, *, counts_matter: bool) -> Contents
 def disprove(manifest: Manifest | None) -> None:
     """Stop using the counts of this load, because a partition has other rows."""
     if manifest is not None and manifest.layout == "rows":
-        _disproved.add(manifest.options.load)
+        _contradicted.add(manifest.options.load)
 
 
 def has_moved(client: Client, manifest: Manifest) -> bool:

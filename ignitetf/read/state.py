@@ -169,7 +169,9 @@ def placed(
         )
     consumed = sum(rows for _, rows in position.chain)
     if consumed and consumed > (most := _row_limit(reader, order)):
-        raise ConfigError(f"a state after {consumed} rows of at most {most}", hint=_HINT)
+        raise ConfigError(
+            f"the state is after {consumed} rows, but there are at most {most}", hint=_HINT
+        )
     return position, order
 
 

@@ -486,7 +486,7 @@ def _maps(field: Field, column: Column, part_of: PartOf) -> Part:
     found = [_list_elements(inner, column.fields[inner.name]) for inner in field.fields]
     offsets = found[0][1]
     if not np.array_equal(offsets, found[1][1]):
-        raise SchemaError(f"field {field.name!r}: a map has not as many values as keys")
+        raise SchemaError(f"field {field.name!r}: a map has different numbers of keys and values")
     parts = [part_of(f, inner) for f, (inner, _) in zip(field.fields, found, strict=True)]
     count = int(offsets[-1])
     keys, values = (each(part.sizes, count) for part in parts)

@@ -273,7 +273,7 @@ def test_states_that_are_none(build):
             dataset.resume(wrong)
         assert caught.value.hint, wrong
     for unknown in (build(where="A >= 0"), build(nulls="drop")):
-        with pytest.raises(ConfigError, match=r"1000000000 rows of at most"):
+        with pytest.raises(ConfigError, match=r"1000000000 rows, but there are at most"):
             unknown.resume(unknown.state(10**9))
     for wrong in NO_NUMBERS:
         with pytest.raises(ConfigError, match="rows_consumed"):
