@@ -9,7 +9,7 @@ byte of the handshake is sent.
 If it fails, the error names the cause in one line: an unusable TLS file, an alert or a certificate
 of the peer, the first bytes of another kind of server. A node that is addressed with the wrong
 protocol (TLS or not, Ignite 2 or 3) hangs up without an answer. So `explained` then tries the
-other protocols once, without a login or a certificate, to learn which one the peer speaks.
+other protocols once, without a login, to learn which one the peer speaks.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ _LOCAL_SEND_BYTES: Final = 128 << 10
 _MAX_HANDSHAKE_BYTES: Final = 1 << 16
 _ALERT_S: Final = 0.2  # for an alert that has already arrived
 _VERSIONS: Final = ((1, 7, 0), (1, 6, 0), (1, 5, 0), (1, 4, 0))
+_BY_FEATURES: Final = (1, 7)  # any patch release of this protocol
 _OUR_FEATURES: Final = (
     Feature.CLUSTER_STATES
     | Feature.CLUSTER_GROUP_GET_NODES_ENDPOINTS
@@ -88,7 +89,9 @@ def open_connection(
         RequestTimeout: The peer accepts connections but never answers.
     """
     deadline = time.monotonic() + settings.connect_timeout_s
-    for version in _VERSIONS:
+    version, tried = _VERSIONS[0], set[tuple[int, int, int]]()
+    while version not in tried:
+        tried.add(version)
         sock = _open_socket(address, settings, deadline)
         try:
             answer = _handshake(sock, address, settings, version, features, deadline)
@@ -98,12 +101,35 @@ def open_connection(
         if isinstance(answer, _Peer):
             return sock, answer
         sock.close()
-        if answer not in _VERSIONS:
-            raise ConnectError(
-                f"{address}: the node supports only protocol {'.'.join(map(str, answer))}",
-                hint="ignitetf needs Apache Ignite 2.8 or newer",
-            )
-    raise ConnectError(f"{address}: no common protocol version")
+        version = _common_version(answer, address)
+    raise ConnectError(
+        f"{address}: the node refused each protocol version that it asked for",
+        hint="look at the log of the node",
+        address=address,
+    )
+
+
+def _common_version(wanted: tuple[int, int, int], address: str) -> tuple[int, int, int]:
+    """Return the version that a node wants instead of ours; raises ConnectError if we lack it.
+
+    From 1.7 on, nodes and clients agree on features. Whatever a release adds in 1.7.x, it uses only
+    if both sides announce the feature. So we speak every 1.7.x, such as GridGain's 1.7.1.
+    """
+    if wanted in _VERSIONS or wanted[:2] == _VERSIONS[0][:2] == _BY_FEATURES:
+        return wanted
+    named, newest = ".".join(map(str, wanted)), ".".join(map(str, _VERSIONS[0]))
+    if wanted > _VERSIONS[0]:
+        raise ConnectError(
+            f"{address}: the node requires protocol {named}, ignitetf speaks up to {newest}",
+            hint="a newer version of ignitetf may support this server:"
+            " pip install --upgrade ignitetf",
+            address=address,
+        )
+    raise ConnectError(
+        f"{address}: the node supports only protocol {named}",
+        hint="ignitetf needs Apache Ignite 2.8 or newer",
+        address=address,
+    )
 
 
 def _seconds_left(deadline: float) -> float:
@@ -276,7 +302,9 @@ def _wanted_version(
     if any(found.version) and found.version != version:
         return found.version
     raise ConnectError(
-        f"{address}: the node refused the handshake: {found.message}", status=found.status
+        f"{address}: the node refused the handshake: {found.message}",
+        hint="is this the thin client port of a node of Apache Ignite 2, or of GridGain 8?",
+        status=found.status,
     )
 
 
@@ -492,7 +520,10 @@ def _not_ignite_error(address: str, head: bytes) -> ConnectError:
         if head.startswith(begin):
             hint = "the thin client port of Apache Ignite 2 is 10800 by default"
             if begin == b"IGNI":
-                hint = "ignitetf needs Apache Ignite 2.8 or newer, of the versions 2"
+                hint = (
+                    "ignitetf needs Apache Ignite 2 (2.8 or newer); the Python client of Ignite 3"
+                    " is pyignite_dbapi (pip install pyignite_dbapi)"
+                )
             if begin.startswith(b"\x15"):
                 hint = "give --tls, and --ca with the file of the node's authority"
             return ConnectError(f"{address}: {what}", hint=hint, address=address)
@@ -511,8 +542,9 @@ def cause(error: BaseException) -> str:
 # Which server answers instead of a node
 
 _PROBE_S: Final = 1.0
-# The first bytes of an Ignite 3 client: the magic, version 3.0.0, the client type, no features.
-_IGNITE_3: Final = b"IGNI\x00\x00\x00\x07\x03\x00\x00\x02\xc4\x00\x80"
+_MAGIC: Final = b"IGNI"
+# How an Ignite 3 client begins: the magic, version 3.0.0, the client type, no features.
+_IGNITE_3: Final = _MAGIC + b"\x00\x00\x00\x07\x03\x00\x00\x02\xc4\x00\x80"
 
 
 def explained(error: ConnectError, settings: Settings) -> ConnectError:
@@ -531,6 +563,8 @@ def explained(error: ConnectError, settings: Settings) -> ConnectError:
                 hint="--no-tls connects without",
                 address=address,
             )
+        if (head := _head_of_ignite_3(address, settings)) == _MAGIC:
+            return _foreign(address, head)
     elif _speaks_tls(address):
         return ConnectError(
             f"{address}: the port speaks TLS",
@@ -538,8 +572,8 @@ def explained(error: ConnectError, settings: Settings) -> ConnectError:
             " --cert and --key as well",
             address=address,
         )
-    elif (head := _head_of_ignite_3(address)) == b"IGNI":
-        return _not_ignite_error(address, head)
+    elif (head := _head_of_ignite_3(address, settings)) == _MAGIC:
+        return _foreign(address, head)
     return error
 
 
@@ -572,8 +606,13 @@ def _speaks_tls(address: str) -> bool:
     return False
 
 
-def _head_of_ignite_3(address: str) -> bytes:
-    with contextlib.suppress(OSError), _connected(address) as sock:
+def _head_of_ignite_3(address: str, settings: Settings) -> bytes:
+    """Return the first bytes of the answer to an Ignite 3 client; empty if there is none."""
+    probe = settings.replace(connect_timeout_s=_PROBE_S)
+    with (
+        contextlib.suppress(OSError, IgniteTFError),
+        _open_socket(address, probe, time.monotonic() + _PROBE_S) as sock,
+    ):
         sock.sendall(_IGNITE_3)
-        return sock.recv(4)
+        return sock.recv(len(_MAGIC))
     return b""

@@ -112,6 +112,11 @@ def test_who_answers_in_the_place_of_a_node_is_named(peer, treat, words):
         assert all(word in error.hint for word in ("10800", "--tls", "--cert"))
 
 
+@pytest.mark.parametrize("treat", [answering(b"IGNI\0\0\0\x05\0\0\0\0\0"), ignite_3])
+def test_ignite_3_is_refused_with_the_client_that_serves_it(peer, treat):
+    assert "pip install pyignite_dbapi" in failure(peer(treat)).hint
+
+
 @pytest.mark.parametrize("treat", [closing, silent, answering(b"HTTP/1.1 400 Bad\r\n\r\n")])
 def test_tls_with_one_that_speaks_none(peer, treat):
     error = failure(peer(treat), tls=True)
@@ -183,6 +188,16 @@ def test_an_expired_client_certificate_is_named(tmp_path, files, peer, version, 
         address, tls=True, ca=str(files.ca), cert=str(old.client_cert), key=str(old.client_key)
     )
     assert f"{old.client_cert} has expired" in str(error)
+
+
+def test_ignite_3_over_tls_is_named(files, peer):
+    pem = files.directory / "server.pem"
+    tls_server(files, peer, ssl.TLSVersion.TLSv1_3)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    address = peer(lambda each, sock: ignite_3(each, context.wrap_socket(sock, server_side=True)))
+    error = failure(address, tls=True, ca=str(files.ca))
+    assert "Apache Ignite 3" in str(error) and "pyignite_dbapi" in error.hint
 
 
 def closing_after_tls(files):
