@@ -31,6 +31,10 @@ public class PlainNode {
     }
 
     static Ignite start(String[] args) {
+        return Ignition.start(configuration(args));
+    }
+
+    static IgniteConfiguration configuration(String[] args) {
         int port = Integer.parseInt(args[2]);
         List<String> members = new ArrayList<>();
         for (int i = 2; i < args.length; i++) {
@@ -47,7 +51,7 @@ public class PlainNode {
             // Ids of types and fields from their names as written, not in small letters.
             binary.setIdMapper(new BinaryBasicIdMapper(false));
         }
-        return Ignition.start(new IgniteConfiguration()
+        return new IgniteConfiguration()
             .setBinaryConfiguration(binary)
             .setLocalHost("127.0.0.1")
             .setIgniteInstanceName("plain-" + port)
@@ -61,6 +65,6 @@ public class PlainNode {
                     .setPersistenceEnabled(Boolean.parseBoolean(args[1]))
                     .setMaxSize(512L << 20)))
             .setClientConnectorConfiguration(new ClientConnectorConfiguration()
-                .setHost("127.0.0.1").setPort(port).setPortRange(0)));
+                .setHost("127.0.0.1").setPort(port).setPortRange(0));
     }
 }
