@@ -227,9 +227,9 @@ def _(cluster):
 
 @check("read: by key and in global order")
 def _(cluster):
-    for name in (cluster.loaded("M_READ"), cluster.loaded("M_BLOCK_READ", layout="blocks")):
-        for order in ("keys", "global"):
-            expect(sorted(cluster.labels(name, order=order)), numbers())
+    name = cluster.loaded("M_READ")
+    for order in ("keys", "global"):
+        expect(sorted(cluster.labels(name, order=order)), numbers())
 
 
 @check("read: shards, each row once")
@@ -273,8 +273,7 @@ def _(cluster):
         begun = [int(n) for n in next(batches)["val"]["LABEL"]]
         state = batches.state()
     rows = open_rows(name, client=cluster.client, shuffle=5)
-    with rows.batches(50) as batches:
-        batches.restore(state)
+    with rows.resume(state).batches(50) as batches:
         begun += [int(n) for batch in batches for n in batch["val"]["LABEL"]]
     expect(begun, whole)
 
@@ -306,8 +305,8 @@ def _(cluster):
         "A_DOUBLE": ("DOUBLE", 0.1),
         "A_DECIMAL": ("DECIMAL(20, 3)", decimal.Decimal("12345678901.125")),
         "A_TEXT": ("VARCHAR", "Grüße 😀"),
-        "A_DATE": ("DATE", datetime.date(2024, 5, 6)),
-        "A_TIME": ("TIME", datetime.time(7, 8, 9)),
+        "A_DATE": ("DATE", datetime.datetime(2024, 5, 6)),
+        "A_TIME": ("TIME", datetime.timedelta(hours=7, minutes=8, seconds=9)),
         "A_STAMP": ("TIMESTAMP", datetime.datetime(2024, 5, 6, 7, 8, 9, 123000)),
         "A_UUID": ("UUID", uuid.UUID(int=77)),
         "SOME_BYTES": ("BINARY", b"\0\1\xff"),
@@ -342,7 +341,9 @@ def _(cluster):
     expect(table["rows"], ROWS)
     (cache,) = (c for c in list_caches(cluster.client) if c["name"] == name)
     expect((cache["entries"], cache["partitions"]), (ROWS, DEFAULT_PARTITIONS))
-    assert {"IMAGE", "LABEL", "TEXT"} <= {f["name"] for f in describe(cluster.client, name)["fields"]}
+    assert {"IMAGE", "LABEL", "TEXT"} <= {
+        f["name"] for f in describe(cluster.client, name)["fields"]
+    }
 
 
 # What others stored
@@ -363,8 +364,9 @@ def _(cluster):
 @check("a cache of POJOs with indexed types: read, query, describe, stats")
 def _(cluster):
     client = cluster.client
-    expect(sorted(cluster.labels("Person", "age", nulls="default")), numbers(rows=JAVA_ROWS))
+    expect(sorted(cluster.labels("Person", "age", fields=["age"])), numbers(rows=JAVA_ROWS))
     rows = {row["age"]: row for row in first_rows(client, "Person", JAVA_ROWS)}
+    expect(len(rows), JAVA_ROWS)
     expect(rows[7]["name"], "name 7")
     expect(rows[10]["name"], None)
     expect(rows[7]["salary"], decimal.Decimal("7.25"))
@@ -387,7 +389,7 @@ def _(cluster):
 
 @check("keys of class AffinityKey: read")
 def _(cluster):
-    expect(sorted(cluster.labels("Visits", "age", nulls="default")), numbers(rows=JAVA_ROWS))
+    expect(sorted(cluster.labels("Visits", "age", fields=["age"])), numbers(rows=JAVA_ROWS))
     keys = {row["key"]["key"] for row in first_rows(cluster.client, "Visits", JAVA_ROWS)}
     expect(sorted(keys), numbers(rows=JAVA_ROWS))
 
@@ -396,7 +398,9 @@ def _(cluster):
 def _(cluster):
     rows = open_rows("Person", client=cluster.client, fields=["age", "name"], nulls="default")
     load_dataset(rows, "M_COPY", client=cluster.client)
-    expect(sorted(cluster.labels("M_COPY", "age")), numbers(rows=JAVA_ROWS))
+    found = {field["name"] for field in describe(cluster.client, "M_COPY")["fields"]}
+    (age,) = (name for name in found if name.lower() == "age")
+    expect(sorted(cluster.labels("M_COPY", age)), numbers(rows=JAVA_ROWS))
     drop_cache(cluster.client, "M_COPY")
 
 
@@ -408,7 +412,7 @@ def _(cluster):
     with contextlib.closing(Store(cluster.client, "MATRIX")) as store:
         content = bytes(range(256)) * 5000
         with store.writing("/a") as writer:
-            writer.write(content)
+            writer.write(memoryview(content))
         store.rename("/a", "/b")
         with contextlib.closing(store.open_read("/b")) as reader:
             found = bytearray(len(content))
