@@ -418,9 +418,18 @@ static void wait_for_room(Lane *lane) {
   lane->progress = 0;
 }
 
+/* All units are read and all requests answered: the connection can be used again. */
+static int is_done(const Lane *lane) {
+  return lane->current < 0 && !lane->left_rows && !lane->absent && !lane->stash
+      && !lane->unanswered && lane->ended == lane->units;
+}
+
 static int advance(Lane *lane) {
   for (;;) {
-    if (__atomic_load_n(&lane->landing->stopped, __ATOMIC_ACQUIRE)) return STOPPED;
+    if (__atomic_load_n(&lane->landing->stopped, __ATOMIC_ACQUIRE)) {
+      /* The caller has every row, and may stop before the lane looks here. */
+      return is_done(lane) ? DONE : STOPPED;
+    }
     int found, began = 0;
     if (lane->current >= 0) {
       Unit *unit = lane->landing->unit + lane->current;

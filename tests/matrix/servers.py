@@ -120,9 +120,9 @@ def main():
     for version in given.versions.split(","):
         with tempfile.TemporaryDirectory(prefix="ignitetf-matrix-") as folder:
             results[version] = run_version(version, ignitetf_home(), Path(folder), names)
+        if given.write:
+            write(results)
     print(table(results))
-    if given.write:
-        write(results)
     failed = [f for found in results.values() for f in found.values() if f.startswith("no: ")]
     return 1 if failed else 0
 
