@@ -27,7 +27,7 @@ from ignitetf.sql import statement
 from ignitetf.sql.tokens import tokens
 from ignitetf.tables.catalog import Manifest, list_manifests, read_manifest
 from ignitetf.tables.names import quoted
-from ignitetf.wire.codes import OpCode, java_hash_lower
+from ignitetf.wire.codes import OpCode, TypeCode, java_hash_lower
 from ignitetf.wire.datatypes import DATA_TYPES
 from ignitetf.wire.frames import Page, read_first_page
 from ignitetf.wire.infer import Evidence, infer_schema, observe_page
@@ -248,7 +248,8 @@ def manifest_of(client: Client, cache: str) -> Manifest | None:
 def describe(client: Client, name: str) -> dict[str, Any]:
     """Describe a cache: the facts of `list_caches`, its storage, table, data set, fields, indexes.
 
-    `name` of a field is its name for readers (`fields=`), and `column` its name in SQL.
+    `name` of a field is its name for readers (`fields=`), and `column` its name in SQL; None if no
+    column shows the field.
 
     Raises:
         CacheNotFound: The cache or data set does not exist, or is a system cache.
@@ -267,7 +268,8 @@ def describe_table(client: Client, name: str) -> dict[str, Any]:
     """
     table = find_table(client, name)
     found = _described(client, table["cache"], table)
-    found["fields"] = [{**row, "name": row["column"]} for row in found["fields"]]
+    columns = [row for row in found["fields"] if row["column"] is not None]
+    found["fields"] = [{**row, "name": row["column"]} for row in columns]
     return found
 
 
@@ -360,15 +362,49 @@ def _fields(
 def _typed_columns(client: Client, table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a table's columns under the field names of its binary types."""
     columns = _columns(client, table["schema"], table["base_table"])
-    names: dict[int, str] = {}
-    for name in (table["key_type"], table["value_type"]):
-        if name is None or name.startswith("java."):
-            continue
-        if (found := stored_type(client, java_hash_lower(name))) is not None:
-            names.update((number, field) for number, (field, _) in found.fields.items())
+    kinds = {
+        is_key: stored_type(client, java_hash_lower(name))
+        for is_key, name in ((True, table["key_type"]), (False, table["value_type"]))
+        if name is not None and not name.startswith("java.")
+    }
+    names = {
+        number: field
+        for kind in kinds.values()
+        if kind
+        for number, (field, _) in kind.fields.items()
+    }
     for column in columns:
         column["name"] = names.get(java_hash_lower(column["column"]), column["name"])
-    return columns
+    if not _has_class_columns(client, table):
+        return columns
+    shown = {java_hash_lower(column["column"]) for column in columns}
+    return columns + [
+        _hidden_field(name, code, is_key)
+        for is_key, kind in kinds.items()
+        if kind is not None
+        for number, (name, code) in kind.fields.items()
+        if number not in shown
+    ]
+
+
+def _has_class_columns(client: Client, table: Mapping[str, Any]) -> bool:
+    """Return whether a program made the table from its classes, of which readers read all fields.
+
+    CREATE TABLE shows all fields that are read; a dropped column leaves a field that is not.
+    """
+    rows: Iterable[tuple[Any, ...]] = client.sql(statement("table_fields"), (table["cache"],))
+    return any(
+        row[:2] == (table["schema"], table["base_table"]) and not row[5] for row in list(rows)
+    )
+
+
+def _hidden_field(name: str, code: int, is_key: bool) -> dict[str, Any]:
+    try:
+        kind = TypeCode(code).name
+    except ValueError:  # of any class
+        kind = "OBJECT"
+    found = {"name": name, "column": None, "type": kind, "key": is_key}
+    return {**found, "nullable": not is_key, "affinity": False}
 
 
 def _schema_row(field: Field, *, key: bool) -> dict[str, Any]:

@@ -322,7 +322,7 @@ def _(cluster):
     expect(rows, [values, (None,) * len(values)])
     (row,) = (row for row in first_rows(client, "M_TYPES", 2) if row["key"] == 1)
     expect(row["A_TEXT"], "Grüße 😀")
-    expect(row["A_DECIMAL"], decimal.Decimal("12345678901.125"))
+    expect(row["A_DECIMAL"], "12345678901.125")
     client.sql("DROP TABLE M_TYPES")
 
 
@@ -369,10 +369,13 @@ def _(cluster):
     expect(len(rows), JAVA_ROWS)
     expect(rows[7]["name"], "name 7")
     expect(rows[10]["name"], None)
-    expect(rows[7]["salary"], decimal.Decimal("7.25"))
+    expect(rows[7]["salary"], "7.25")
+    expect(rows[7]["rank"], "MAJOR")
     query = 'SELECT COUNT(*), SUM(age) FROM "Person".Person WHERE name IS NOT NULL'
     named = [n for n in range(JAVA_ROWS) if n % 10]
     expect(client.sql(query).fetchall(), [(len(named), sum(named))])
+    query = 'SELECT salary, rank FROM "Person".Person WHERE age = 7'
+    expect(client.sql(query).fetchall(), [(decimal.Decimal("7.25"), "MAJOR")])
     found = describe(client, "Person")
     expect((found["partitions"], found["backups"]), (16, 1))
     stats = {each.name: each for each in dataset_stats(client, "Person").columns}

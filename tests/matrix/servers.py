@@ -26,6 +26,7 @@ from checks import CHECKS, Cluster
 from helpers.paths import ROOT
 from helpers.plain_nodes import CURRENT, VERSIONS, plain_cluster
 
+from ignitetf.errors import IgniteTFError
 from ignitetf.home import ignitetf_home
 from ignitetf.net.client import connect
 from ignitetf.node.certificates import CertificateFiles, make_certificates
@@ -119,7 +120,11 @@ def main():
     results = {}
     for version in given.versions.split(","):
         with tempfile.TemporaryDirectory(prefix="ignitetf-matrix-") as folder:
-            results[version] = run_version(version, ignitetf_home(), Path(folder), names)
+            try:
+                results[version] = run_version(version, ignitetf_home(), Path(folder), names)
+            except (IgniteTFError, AssertionError) as error:
+                print(error)
+                results[version] = dict.fromkeys(names, "no: the cluster did not start")
         if given.write:
             write(results)
     print(table(results))

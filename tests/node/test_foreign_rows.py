@@ -1,5 +1,7 @@
 """What Java programs and SQL store, of any key, field, version and affinity function, is read."""
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 from helpers.paths import ROOT
@@ -10,7 +12,7 @@ from ignitetf.errors import ConfigError, SchemaError
 from ignitetf.explore.head import first_rows
 from ignitetf.explore.stats import dataset_stats
 from ignitetf.export.export import export_dataset
-from ignitetf.tables.describe import describe
+from ignitetf.tables.describe import describe, describe_table
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 
@@ -139,6 +141,28 @@ def test_no_affinity_function_hides_a_row(foreign, cache, partitions):
     assert sorted(np.concatenate(shards).tolist()) == numbers
     with pytest.raises(ConfigError, match="does not tell which partitions a node owns"):
         open_rows(cache, client=foreign, local=True)
+
+
+def test_a_description_has_the_fields_that_readers_have(foreign):
+    """Also those that are not columns of the table of the class."""
+    names = {field["name"] for field in describe(foreign, "People")["fields"]}
+    assert names == set(columns(foreign, "People")[1])
+    assert {"inner", "hidden"} <= names
+    assert {field["name"] for field in describe_table(foreign, "HUMAN")["fields"]} == {
+        name.upper() for name in names - {"inner", "hidden"}
+    }
+
+
+def test_values_of_a_class_are_the_same_in_rows_and_in_sql(foreign):
+    (row,) = (row for row in first_rows(foreign, "People", ROWS) if row["age"] == 7)
+    query = 'SELECT {} FROM "People".HUMAN WHERE age = 7'
+    ((salary, rank, pair, years),) = foreign.sql(query.format("salary, rank, pair, years"))
+    ((value,),) = foreign.sql(query.format("_val"))
+    assert (row["rank"], row["inner"]) == (rank, value["inner"]) == ("MAJOR", "MAJOR")
+    assert (row["pair"], row["years"]) == (pair, years) == ({"left": 7, "right": "right 7"}, [7])
+    assert Decimal(row["salary"]) == salary == value["salary"] == Decimal("7.25")
+    stats = {each.name: each for each in dataset_stats(foreign, "People").columns}
+    assert (stats["salary"].minimum, stats["salary"].maximum) == (Decimal("0.25"), Decimal("23.25"))
 
 
 # SQL tables

@@ -20,6 +20,7 @@ import org.apache.ignite.cache.affinity.AffinityFunctionContext;
 import org.apache.ignite.cache.affinity.AffinityKey;
 import org.apache.ignite.cache.affinity.rendezvous.RendezvousAffinityFunction;
 import org.apache.ignite.cluster.ClusterNode;
+import org.apache.ignite.cache.query.annotations.QuerySqlField;
 import org.apache.ignite.configuration.CacheConfiguration;
 import org.apache.ignite.lang.IgniteBiTuple;
 import org.apache.ignite.lang.IgniteUuid;
@@ -69,6 +70,9 @@ public class ForeignNode {
         values("SOME_RAW", i -> i % 2 == 0 ? new Pair(i, "right") : new Raw(i));
         values("ODD_FIELDS", Odd::new);
         values("NULL_FIELD", i -> new Pair(i, null));
+        CacheConfiguration<Object, Object> people = plain("People");
+        people.setIndexedTypes(Long.class, Human.class);
+        cache(people, i -> (long) i, Human::new);
         cache(new CacheConfiguration<>("OWN_AFFINITY").setAffinity(new Own.Affinity(7)), i -> (long) i, Pair::of);
         cache(new CacheConfiguration<>("OWN_AFFINITY_TEXTS").setAffinity(new Own.Affinity(32)), i -> "key " + i, Pair::of);
     }
@@ -106,6 +110,37 @@ class Pair {
 
     static Pair of(int i) {
         return new Pair(i, i % 3 == 0 ? null : "right " + i);
+    }
+}
+
+enum Rank { PRIVATE, MAJOR, GENERAL }
+
+/** Some fields are columns of a table. */
+class Human {
+    @QuerySqlField(index = true)
+    int age;
+    @QuerySqlField
+    BigDecimal salary;
+    @QuerySqlField
+    Rank rank;
+    @QuerySqlField
+    Pair pair;
+    @QuerySqlField
+    double[] scores;
+    @QuerySqlField
+    List<Integer> years;
+    Rank inner;
+    String hidden;
+
+    Human(int i) {
+        age = i;
+        salary = new BigDecimal(i + ".25");
+        rank = Rank.values()[i % 3];
+        pair = Pair.of(i);
+        scores = new double[] {i, i / 2.0};
+        years = new ArrayList<>(Collections.nCopies(i % 3, i));
+        inner = rank;
+        hidden = "hidden " + i;
     }
 }
 

@@ -16,6 +16,7 @@ import org.apache.ignite.cache.query.annotations.QuerySqlField;
 import org.apache.ignite.configuration.CacheConfiguration;
 import org.apache.ignite.configuration.ClientConnectorConfiguration;
 import org.apache.ignite.configuration.IgniteConfiguration;
+import org.apache.ignite.internal.IgniteVersionUtils;
 import org.apache.ignite.ssl.SslContextFactory;
 
 /**
@@ -26,6 +27,7 @@ public class MatrixNode {
     private static final int ROWS = 100;
 
     public static void main(String[] args) throws Exception {
+        System.setProperty("IGNITE_WAL_MMAP", "false");  // versions before 2.11 cannot on a recent Java
         String folder = System.getenv("MATRIX_STORES");
         char[] password = System.getenv("MATRIX_PASSWORD").toCharArray();
         SslContextFactory tls = new SslContextFactory();
@@ -35,10 +37,13 @@ public class MatrixNode {
         tls.setTrustStoreFilePath(folder + "/trust.p12");
         tls.setKeyStorePassword(password);
         tls.setTrustStorePassword(password);
+        if (IgniteVersionUtils.VER.minor() < 9)
+            tls.setProtocols("TLSv1.2");  // with 1.3 on a recent Java, 2.8 leaves the first message unread
         IgniteConfiguration configuration = PlainNode.configuration(args);
         configuration.getClientConnectorConfiguration().setSslEnabled(true).setSslClientAuth(true)
             .setUseIgniteSslContextFactory(false).setSslContextFactory(tls);
         configuration.setAuthenticationEnabled(true);
+        configuration.getDataStorageConfiguration().setWalSegmentSize(4 << 20);
         configuration.setCacheConfiguration(caches().toArray(new CacheConfiguration[0]));
         Ignite ignite = Ignition.start(configuration);
         if (ignite.cluster().nodes().size() == args.length - 2) {
