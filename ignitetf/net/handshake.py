@@ -564,7 +564,7 @@ def explained(error: ConnectError, settings: Settings) -> ConnectError:
                 address=address,
             )
         if (head := _head_of_ignite_3(address, settings)) == _MAGIC:
-            return _foreign(address, head)
+            return _not_ignite_error(address, head)
     elif _speaks_tls(address):
         return ConnectError(
             f"{address}: the port speaks TLS",
@@ -573,7 +573,7 @@ def explained(error: ConnectError, settings: Settings) -> ConnectError:
             address=address,
         )
     elif (head := _head_of_ignite_3(address, settings)) == _MAGIC:
-        return _foreign(address, head)
+        return _not_ignite_error(address, head)
     return error
 
 

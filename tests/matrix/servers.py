@@ -35,7 +35,7 @@ from ignitetf.settings import Settings
 PROGRAM = ROOT / "tests" / "data" / "java" / "MatrixNode.java"
 PAGE = ROOT / "docs" / "versions.md"
 MATRIX = (*(version for version in VERSIONS if version != "2.10.0"), CURRENT)
-HOLDS = "yes"
+HOLDS, NOT_RUN = "yes", "not run"
 _BEGIN, _END = "<!-- matrix -->", "<!-- end of the matrix -->"
 
 
@@ -85,16 +85,16 @@ def table(results):
     notes = {}
     lines = [f"| check | {' | '.join(versions)} |", f"| --- |{' --- |' * len(versions)}"]
     for name in CHECKS:
-        cells = [_cell(results[version].get(name, "not run"), notes) for version in versions]
+        cells = [_cell(results[version].get(name, NOT_RUN), notes) for version in versions]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    held = [sum(not f.startswith("no") for f in results[v].values()) for v in versions]
+    held = [sum(not f.startswith("no: ") for f in results[v].values()) for v in versions]
     lines.append(f"| **hold** | {' | '.join(f'{count} of {len(CHECKS)}' for count in held)} |")
     return "\n".join([*lines, "", *(f"{number}. {text}" for text, number in notes.items())])
 
 
 def _cell(found, notes):
-    if found == HOLDS:
-        return HOLDS
+    if found in (HOLDS, NOT_RUN):
+        return found
     number = notes.setdefault(found.removeprefix("no: "), len(notes) + 1)
     return f"no ({number})" if found.startswith("no: ") else f"yes ({number})"
 
@@ -113,10 +113,10 @@ def write(results, page=PAGE):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--versions", default=",".join(MATRIX))
-    parser.add_argument("--checks", help="only checks whose name has this text", default="")
+    parser.add_argument("--checks", help="only checks whose name has this pattern", default="")
     parser.add_argument("--write", action="store_true", help="write the table in docs/versions.md")
     given = parser.parse_args()
-    names = tuple(name for name in CHECKS if given.checks in name)
+    names = tuple(name for name in CHECKS if re.search(given.checks, name))
     results = {}
     for version in given.versions.split(","):
         with tempfile.TemporaryDirectory(prefix="ignitetf-matrix-") as folder:

@@ -43,7 +43,7 @@ public class MatrixNode {
         configuration.getClientConnectorConfiguration().setSslEnabled(true).setSslClientAuth(true)
             .setUseIgniteSslContextFactory(false).setSslContextFactory(tls);
         configuration.setAuthenticationEnabled(true);
-        configuration.getDataStorageConfiguration().setWalSegmentSize(4 << 20);
+        configuration.getDataStorageConfiguration().setWalSegmentSize(16 << 20);
         configuration.setCacheConfiguration(caches().toArray(new CacheConfiguration[0]));
         Ignite ignite = Ignition.start(configuration);
         if (ignite.cluster().nodes().size() == args.length - 2) {
