@@ -1,4 +1,4 @@
--- The caches of users; one row where a name is given, all where the parameter is null.
+-- The caches of users; one row for a given name, all rows for a null.
 SELECT
     C.CACHE_NAME, G.PARTITIONS_COUNT, C.BACKUPS, C.CACHE_MODE, C.ATOMICITY_MODE,
     C.PARTITION_LOSS_POLICY, C.DATA_REGION_NAME

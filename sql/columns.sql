@@ -1,4 +1,4 @@
--- Columns of a table, in no certain order.
+-- Columns of a table, in any order.
 SELECT COLUMN_NAME, TYPE, PK, NULLABLE, AFFINITY_COLUMN
 FROM SYS.TABLE_COLUMNS
 WHERE SCHEMA_NAME = ? AND TABLE_NAME = ? AND COLUMN_NAME NOT IN ('_KEY', '_VAL')

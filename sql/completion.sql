@@ -1,4 +1,4 @@
--- Every table or view with its columns: those of users under the names of the views that
+-- Every table or view with its columns: tables of users have the names of the views that
 -- create_view.sql made over them, without those that only carry a cache (create_cache.sql), and
 -- those of the system.
 SELECT C.SCHEMA_NAME, COALESCE(V.NAME, C.TABLE_NAME), C.COLUMN_NAME

@@ -1,3 +1,3 @@
--- A table in a cache of its own; rows may be written through the cache as well as through SQL.
+-- A table with its own cache; rows can be written through the cache or through SQL.
 CREATE TABLE "{table}" ({columns}, PRIMARY KEY ({key}))
 WITH "CACHE_NAME={cache}{options}"

@@ -1,4 +1,4 @@
--- What each server node measures of itself; times in milliseconds, sizes in bytes.
+-- Metrics of each server node; times in milliseconds, sizes in bytes.
 SELECT M.NODE_ID, M.HEAP_MEMORY_USED, M.HEAP_MEMORY_MAX, M.NONHEAP_MEMORY_USED, M.CUR_CPU_LOAD,
     M.TOTAL_CPU, M.CUR_THREAD_COUNT, M.UPTIME, M.SENT_BYTES_COUNT, M.RECEIVED_BYTES_COUNT
 FROM SYS.NODE_METRICS M JOIN SYS.NODES N ON N.NODE_ID = M.NODE_ID WHERE NOT N.IS_CLIENT

@@ -1,4 +1,4 @@
--- Names that a part of the cluster has only a part of: tables that are spread over nodes or over
+-- Names whose rows are only a part on each node: tables that are spread over nodes or over
 -- the threads of a query, and views.
 SELECT T.TABLE_NAME FROM SYS.TABLES T JOIN SYS.CACHES C ON C.CACHE_NAME = T.CACHE_NAME
 WHERE C.QUERY_PARALLELISM > 1 OR (C.CACHE_MODE <> 'REPLICATED'

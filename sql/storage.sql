@@ -1,4 +1,4 @@
--- Whether the default data region keeps its pages on disk, and the bytes of a page, on the node that is asked.
+-- Storage of the default data region on the connected node: on disk or not, and its page size.
 SELECT NAME, VALUE FROM SYS.CONFIGURATION
 WHERE NAME = 'DataStorageConfiguration.DefaultDataRegionConfiguration.PersistenceEnabled'
     OR NAME = 'DataStorageConfiguration.PageSize'

@@ -1,5 +1,5 @@
 -- The columns of the tables of a cache, without a table that only carries it (create_cache.sql).
--- CREATE TABLE takes names as they are; other tables have the names of fields in capitals.
+-- CREATE TABLE does not change names; other tables have the names of fields in capitals.
 SELECT T.SCHEMA_NAME, T.TABLE_NAME, T.KEY_ALIAS, T.VALUE_ALIAS, T.VALUE_TYPE_NAME, C.IS_SQL_ESCAPE_ALL,
     L.COLUMN_NAME, L.TYPE, L.PK
 FROM SYS.TABLES T

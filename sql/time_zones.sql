@@ -1,4 +1,4 @@
--- The time zone of each server node, and how the node is called.
+-- The time zone of each server node, with the name of the node.
 SELECT A.VALUE, N.CONSISTENT_ID
 FROM SYS.NODES N
 LEFT JOIN SYS.NODE_ATTRIBUTES A ON A.NODE_ID = N.NODE_ID AND A.NAME = 'user.timezone'

@@ -1,4 +1,4 @@
--- Pascal VOC: images with their main object, and all objects. An object is stored beside its image
+-- Pascal VOC: images with their main object, and all objects. An object is stored with its image
 -- (same partition), so that a join of the two stays on one node.
 CREATE TABLE "{name}_IMAGES" (
     ID BIGINT PRIMARY KEY,
