@@ -12,6 +12,7 @@ from typing import Any, Final
 from ignitetf.errors import ConfigError, MissingExtra
 from ignitetf.read.export import count_of, record_of
 from ignitetf.read.key_order import KeyOrder
+from ignitetf.read.plain import text_names, value_of
 from ignitetf.read.process_rows import ProcessRows, opened
 from ignitetf.read.rows import EpochRows
 from ignitetf.read.scan_order import whole_argument
@@ -71,10 +72,8 @@ def iterable_dataset(
 
 def _rows_of(rows: ProcessRows, starts: list[int], size: int) -> Iterator[dict[str, Any]]:
     """Yield the rows of some shards as dicts of Python values."""
-    import pyarrow as pa
-
     opened = rows.get()
-    texts = {f.name for f in pa.schema(opened) if pa.types.is_large_string(f.type)}
+    texts = text_names(opened)
     for start in starts:
         with contextlib.closing(opened.advance(start).batches(size)) as batches:
             columns = next(batches)
@@ -82,9 +81,4 @@ def _rows_of(rows: ProcessRows, starts: list[int], size: int) -> Iterator[dict[s
             record = record_of(columns, number)
             if not opened.plain:
                 record = {"key": record["key"], **record["val"]}
-            yield {name: _plain(value, name in texts) for name, value in record.items()}
-
-
-def _plain(value: Any, is_text: bool) -> Any:
-    """Return a value as `datasets` stores it: texts as `str`."""
-    return value.decode() if is_text and isinstance(value, bytes) else value
+            yield {name: value_of(value, name in texts) for name, value in record.items()}

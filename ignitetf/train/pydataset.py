@@ -1,6 +1,6 @@
 """`PyDataset`: batches by number for Keras' `fit`, on any backend; without TensorFlow.
 
-process rows -> **pydataset**
+numbered -> **pydataset**
 """
 
 from __future__ import annotations
@@ -9,13 +9,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from ignitetf.errors import ConfigError, DataChanged, MissingExtra, OutOfRange
-from ignitetf.read.arguments import flag
-from ignitetf.read.export import count_of
-from ignitetf.read.key_order import KeyOrder
-from ignitetf.read.process_rows import ProcessRows, label_name, opened, with_label
+from ignitetf.errors import MissingExtra
+from ignitetf.read.numbered import NumberedBatches
+from ignitetf.read.process_rows import label_name, with_label
 from ignitetf.read.rows import EpochRows
-from ignitetf.read.scan_order import Shard, whole_argument
 
 try:
     import keras
@@ -89,36 +86,16 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]
         super().__init__(
             workers=workers, use_multiprocessing=use_multiprocessing, max_queue_size=max_queue_size
         )
-        seeded = arguments.get("shuffle") is not None or arguments.get("global_batch") is not None
-        if isinstance(source, str) and arguments.get("order") is None:
-            arguments["order"] = "global" if seeded else "keys"
-        rows = opened(source, address, arguments)
-        if batch_size is not None:
-            rows = rows.in_batches(whole_argument("batch_size", batch_size, 1))
-        order = rows.order
-        if not isinstance(order, KeyOrder):
-            raise ConfigError(
-                "order='scan' has no batches by number",
-                hint="order='keys', or 'global' with shuffle=",
-            )
-        if rows.position.chain:
-            raise ConfigError(
-                "the rows are only the rest of an epoch", hint="pass the rows of a whole one"
-            )
-        if order.global_batch is None:
-            raise ConfigError(
-                "batch_size= or global_batch= is missing", hint="PyDataset(NAME, 128)"
-            )
-        drop_last = flag("drop_last", drop_last)
-        self._turns = order.turns(rows.position, rows.shard, batch_size, drop_last, Shard())
-        self._sizes = self._turns.sizes()
-        self._read = bytearray(len(self._sizes))  # 1 for each batch that was read
+        self._batches = NumberedBatches(
+            "PyDataset", source, batch_size, address, drop_last, arguments
+        )
+        rows = self._batches.rows
+        self._read = bytearray(len(self._batches.sizes))  # 1 for each batch that was read
         self._label = label_name(rows, as_supervised)
-        self._rows = ProcessRows(rows)
         self.epoch = rows.position.epoch
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return len(self._batches.sizes)
 
     def __getitem__(self, index: int) -> Any:
         """Return batch `index` of the epoch.
@@ -128,15 +105,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]
             DataChanged: A row is gone, or the data were loaded again.
         """
         number = operator.index(index)
-        if not 0 <= number < len(self):
-            raise OutOfRange(f"{self._rows.name}: batch {number} of {len(self)}")
-        first = number * self._turns.batch
-        places = self._turns.places(first, first + self._sizes[number])
-        rows = self._rows.get()
-        assert isinstance(rows.order, KeyOrder)
-        columns = rows[rows.order.numbers(self.epoch, places)]
-        if count_of(columns) != len(places):
-            raise DataChanged(f"{self._rows.name}: rows of batch {number} are gone")
+        columns = self._batches.columns(self.epoch, number)
         self._read[number] = 1
         return with_label(columns, self._label)
 

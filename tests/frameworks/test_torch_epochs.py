@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 from helpers.typed_rows import ROWS, record
 
@@ -155,6 +156,32 @@ def test_a_stateful_loader_resumes_at_every_batch(address, typed_rows, order, si
         made.set_epoch(3)
         following = listed(loader)
         assert sorted(flat(following)) == list(range(ROWS)) and following != whole
+
+
+def test_a_stateful_loader_goes_on_after_a_worker_was_killed(address, typed_rows):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
+
+    def loader(**options):
+        made = IterableDataset(typed_rows, address, batch_size=10, order="global", shuffle=7)
+        return made, stateful.StatefulDataLoader(made, batch_size=None, num_workers=2, **options)
+
+    whole = keys(loader()[1])
+    made, broken = loader()
+    first, state = [], {}
+    with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed"):
+        for batch in broken:
+            first.append(batch)
+            if len(first) == 5:
+                state = broken.state_dict()
+                for child in psutil.Process().children():
+                    if "resource_tracker" not in " ".join(child.cmdline()):
+                        child.kill()
+    first = keys(first)[:5]
+    for options in ({}, {"multiprocessing_context": "spawn"}):
+        _, again = loader(**options)
+        again.load_state_dict(state)
+        assert first + keys(again) == whole
+    assert first + read(made.resume(made.state(5)), 3) == whole
 
 
 def test_states_of_other_ways_of_reading_are_refused(address, typed_rows):

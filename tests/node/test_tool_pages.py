@@ -8,7 +8,16 @@ from helpers.pages import Page
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "tools"
 # What each page needs beside the extra `test`.
-NEEDS = {"huggingface": ["datasets"]}
+NEEDS = {
+    "dali": ["nvidia.dali"],
+    "duckdb": ["duckdb", "pyarrow"],
+    "fsspec": ["pandas", "pyarrow", "upath"],
+    "huggingface": ["datasets"],
+    "lightning": ["lightning"],
+    "polars": ["polars", "pyarrow", "sqlalchemy"],
+    "ray_data": ["ray.data"],
+    "stateful_dataloader": ["torchdata"],
+}
 
 
 def test_every_page_is_run():
@@ -26,6 +35,6 @@ def test_a_page_prints_what_it_says(name, client, address, tmp_path, monkeypatch
     try:
         Page((FOLDER / f"{name}.md").read_text(encoding="utf-8"), address, tmp_path).run()
     finally:
-        for made in ("PICTURES", "SAMPLES"):
+        for made in ("MEANS", "PICTURES", "PRICE_MEANS", "SAMPLES"):
             client.sql(f"DROP TABLE IF EXISTS {made}")
             drop_manifest(client, made)

@@ -42,6 +42,7 @@ LAYERS = (
     ({"tables"},),
     ({"fs"}, {"load"}, {"read"}),
     (
+        {"dali"},
         {"dbapi"},
         {"explore"},
         {"export"},
@@ -49,7 +50,8 @@ LAYERS = (
         {"huggingface"},
         {"jobs"},
         {"metrics"},
-        {"torch"},
+        {"lightning", "torch"},
+        {"ray"},
         {"train"},
     ),
     ({"bench"},),
