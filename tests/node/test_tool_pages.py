@@ -14,7 +14,7 @@ NEEDS = {
     "fsspec": ["pandas", "pyarrow", "upath"],
     "huggingface": ["datasets"],
     "lightning": ["lightning"],
-    "polars": ["polars", "pyarrow", "sqlalchemy"],
+    "polars": ["pandas", "polars", "pyarrow", "sqlalchemy"],
     "ray_data": ["ray.data"],
     "stateful_dataloader": ["torchdata"],
 }
