@@ -15,10 +15,11 @@ pytestmark = pytest.mark.core
 
 SOURCES = ROOT / "ignitetf" / "load" / "sources"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-# Options of other programs: tar, java, kubectl, TensorBoard, Ignite's control.sh.
+# Options of other programs: pip, tar, java, kubectl, TensorBoard, Ignite's control.sh.
 OF_OTHERS = {
     "--logdir", "--set-state", "--sort", "--hard-dereference", "--add-opens", "--enable-native-access",
     "--sun-misc-unsafe-memory-access", "--from-file", "--from-literal",
+    "--upgrade",
 }  # fmt: skip
 
 
