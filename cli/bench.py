@@ -289,8 +289,8 @@ def storage(
 ) -> None:
     """Find how many accelerators this cluster keeps busy.
 
-    The same samples are read from files beside it: TFRecord, one file for each sample, Parquet,
-    Lance and ArrayRecord, where the packages are installed.
+    For comparison, the same samples are read from files: TFRecord, one file for each sample,
+    Parquet, Lance and ArrayRecord, if the packages are installed.
 
     An accelerator is a thread that takes a batch and sleeps for a step. The processes feed 1, 2, 4
     ... of them. `accelerators` is the largest number that was busy for the needed share of the

@@ -43,7 +43,7 @@ class Source:
 
     Raises:
         ConfigError: An argument is unusable, the order is a scan, or a field is not there.
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         ConnectError: No node answered.
     """
 

@@ -47,7 +47,7 @@ class DataModule(LightningDataModule):  # type: ignore[misc]
         source: Name of the data set.
         address: Node or nodes, as for `open_rows`.
         batch_size: Rows of a batch of each rank.
-        validation: What to validate with: the name of a data set, or arguments that replace those
+        validation: Rows to validate with: the name of a data set, or arguments that replace those
             for training, such as `{"split": "test"}`. It is read by key, without a shuffle.
         drop_last: Leave out the last batch of an epoch of training if it has fewer rows.
         as_supervised: Batches are `(features, label)`, where the label is the field LABEL.

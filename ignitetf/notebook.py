@@ -270,6 +270,8 @@ def traceback_lines(error: BaseException) -> list[str]:
         lines = list(formatter.structured_traceback(type(error), error, own))
     finally:
         error.__cause__, error.__suppress_context__ = kept
+    if (notes := getattr(error, "__notes__", None)) and notes[-1] not in "".join(lines):
+        lines.extend(notes)  # older versions of IPython (8.12) leave them out
     if hidden:
         lines.append(f"({hidden} frames inside ignitetf are hidden; %xmode Verbose shows them)")
     return lines

@@ -47,7 +47,7 @@ def read_rows(
 
     Raises:
         ConfigError: The order is a scan, which cannot be read from any place.
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         ConnectError: No node answered.
     """
     try:

@@ -194,7 +194,7 @@ class FeedGroup:
         self._stack = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             feeds = [replace(feed, shard=(index, count)) for index in range(count)]
-            # One after the other: each finds its quickest setting first, alone.
+            # Started one after the other, because each first measures which setting is the fastest.
             self._processes = [stack.enter_context(FeedProcess(one)) for one in feeds]
             self._threads = stack.enter_context(ThreadPoolExecutor(count))
             self._stack = stack.pop_all()

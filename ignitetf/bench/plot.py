@@ -37,7 +37,7 @@ def check_plot(path: Path) -> None:
     """
     _matplotlib()
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path.parent}: there is no such folder")
+        raise ConfigError(f"{path.parent}: the folder does not exist")
 
 
 def plot_rates(rates: Sequence[Rate], path: str | Path) -> None:

@@ -114,15 +114,15 @@ class IgfsPath(epath.Path):  # type: ignore[misc]
         return "/" + "/".join(self.parts[2:])
 
     def exists(self) -> bool:
-        """Whether it exists; a failed request is an error, not False."""
+        """Return whether it exists; a failed request is an error, not False."""
         return self.system.exists(self.place)
 
     def is_dir(self) -> bool:
-        """Whether it is a directory."""
+        """Return whether it is a directory."""
         return self.system.isdir(self.place)
 
     def is_file(self) -> bool:
-        """Whether it is a file."""
+        """Return whether it is a file."""
         return self.system.isfile(self.place)
 
     def iterdir(self) -> Iterator[IgfsPath]:

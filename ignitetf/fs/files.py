@@ -156,7 +156,7 @@ class FileWriter:
         self._replaced: dict[str, int] = {}  # contents that the entry had before ours
         self._prefix = 0  # its size: our content begins with this many copied bytes
         self._appends = mode == "a" and found.entry is not None  # False if it creates the file
-        self._base = 0  # size of the file before our content, for `tell`
+        self._base = 0  # added to `tell`: size of the file before our content
         self._new, self._content, self._lease = new, new.writer, new.lease
         if mode == "a" and found.entry is not None:
             self._copy_short_extent(found.entry)

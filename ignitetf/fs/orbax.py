@@ -89,7 +89,7 @@ class _Box:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How an array is stored: the fields of `.zarray`."""
+    """The layout of a stored array: the fields of `.zarray`."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

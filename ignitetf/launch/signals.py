@@ -42,7 +42,7 @@ class Requests:
 
     @property
     def name(self) -> str:
-        """Name of that signal."""
+        """Name of the signal that determines the exit code."""
         return signal.Signals(self.signal).name
 
     @property

@@ -285,7 +285,7 @@ class Client(Pool):
     def partitions_question(self, name: str) -> Question[int | None]:
         """Return the request for the number of partitions of a cache, for any affinity function.
 
-        Its result is None if there is no such cache, or the cluster does not answer SQL.
+        Its result is None if the cache does not exist, or the cluster does not answer SQL.
         """
         request = statement_request(self, statement("partitions"), (name,), "PUBLIC", 16, None)
         return Question(OpCode.QUERY_SQL_FIELDS, request, _read_partitions, lambda _: None)

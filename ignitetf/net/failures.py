@@ -57,10 +57,12 @@ __all__ = [
 
 _JAVA_CLASS: Final = re.compile(r"(?:class )?(?:[a-zA-Z_]\w*\.)+[A-Z][\w$]*(?:Exception|Error): ")
 _SQL_STATE: Final = re.compile(r"^[0-9A-Z]{5}: ")
-# A node that forwarded the query to another one quotes that node's message in brackets.
+# A node that forwarded the query to another one quotes that node's message in brackets. The message
+# can contain the rewritten statement, in which `T__Z0` is the table `T`.
 _FROM_OTHER_NODE: Final = re.compile(
-    r"Failed to execute \w+ query on remote node \[nodeId=.*errMsg=(.*)\]"
+    r"Failed to execute \w+ query on remote node \[nodeId=.*?errMsg=(.*)\]", re.DOTALL
 )
+_ALIAS: Final = re.compile(r"__Z\d+\b")
 # Answers of a node when the cluster changed during a request; a retry may succeed.
 _CHANGED: Final = (
     "ClusterTopologyException",
@@ -85,10 +87,10 @@ _H2_CODE: Final = re.compile(r" \[\d{5}-\d+\]")
 
 def plain_text(message: str) -> str:
     """Reduce a node's message to one line without Java class names or repetitions."""
-    text = message.strip().splitlines()[0] if message.strip() else ""
+    whole = _FROM_OTHER_NODE.sub(lambda quoted: _ALIAS.sub("", quoted[1]), message).strip()
+    text = whole.splitlines()[0] if whole else ""
     text = _SQL_STATE.sub("", text.split("; SQL statement:")[0])
-    text = _TRANSACTION.sub("", text)
-    text = _JAVA_CLASS.sub("", _FROM_OTHER_NODE.sub(r"\1", text))
+    text = _JAVA_CLASS.sub("", _TRANSACTION.sub("", text))
     text = _H2_CODE.sub("", text).removeprefix("Failed to parse query. ")
     return ": ".join(dict.fromkeys(text.split(": ")))
 
@@ -240,6 +242,7 @@ _OTHERS: Final = {
     "DESC": _LISTING,
     "\\": _LISTING,
     "USE": "write the schema before the table: SCHEMA.TABLE",
+    "TRUNCATE": "DELETE FROM T removes the rows of a table",
     **dict.fromkeys(
         ("BEGIN", "START", "COMMIT", "ROLLBACK"),
         "each statement takes effect at once: Apache Ignite 2 has no SQL transactions",
@@ -253,6 +256,17 @@ _ADVICE: Final = (
      "name the columns: INSERT INTO T (A, B) VALUES (1, 2); 'ignitetf table describe T' lists them"),
     (re.compile(r"data conversion|value conversion|cannot parse", re.I),
      "'ignitetf table describe NAME' shows the types of the columns; CAST(x AS TYPE) converts"),
+    (re.compile(r"must be in the GROUP BY list"),
+     "name the column in GROUP BY, or aggregate it: MIN(column)"),
+    # The node's log has the cause: "Key is missing from query".
+    (re.compile(r"Failed to prepare update plan"),
+     "name each column of the key, and another one: 'ignitetf table describe NAME' lists the keys"),
+    (re.compile(r"can't modify key"),
+     "the key of a row is fixed: INSERT a row with the new key and DELETE the old one"),
+    (re.compile(r"No PRIMARY KEY defined|at least one non PRIMARY KEY"),
+     "a table has a key and another column: CREATE TABLE T (ID BIGINT PRIMARY KEY, V INT)"),
+    (re.compile(r"AUTO_INCREMENT columns are not supported"),
+     "generate the keys yourself, or use RANDOM_UUID() with a column of type UUID"),
 )  # fmt: skip
 
 

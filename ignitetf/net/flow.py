@@ -7,8 +7,7 @@ for an unknown form, for rows that need the general decoder, and for an error. W
 lost, its unfinished units are read again from their first row. Rows that have landed are compared,
 by the mark of their keys, and do not land a second time.
 
-The core alone decides how much is requested ahead. The window of a connection is 4 MB plus the
-bytes that arrive, at the best rate seen, in twice the time of the quickest answer. It is halved
+The core alone decides how much is requested ahead; `window` explains the rule. The window is halved
 when a node has no heap for an answer.
 """
 

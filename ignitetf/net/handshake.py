@@ -112,8 +112,8 @@ def open_connection(
 def _common_version(wanted: tuple[int, int, int], address: str) -> tuple[int, int, int]:
     """Return the version that a node wants instead of ours; raises ConnectError if we lack it.
 
-    From 1.7 on, nodes and clients agree on features. Whatever a release adds in 1.7.x, it uses only
-    if both sides announce the feature. So we speak every 1.7.x, such as GridGain's 1.7.1.
+    From 1.7 on, nodes and clients agree on features. A release uses its additions to 1.7.x only if
+    both sides announce the feature. So we accept every 1.7.x, such as GridGain's 1.7.1.
     """
     if wanted in _VERSIONS or wanted[:2] == _VERSIONS[0][:2] == _BY_FEATURES:
         return wanted
@@ -543,7 +543,7 @@ def cause(error: BaseException) -> str:
 
 _PROBE_S: Final = 1.0
 _MAGIC: Final = b"IGNI"
-# How an Ignite 3 client begins: the magic, version 3.0.0, the client type, no features.
+# The first bytes of an Ignite 3 client: the magic, version 3.0.0, the client type, no features.
 _IGNITE_3: Final = _MAGIC + b"\x00\x00\x00\x07\x03\x00\x00\x02\xc4\x00\x80"
 
 

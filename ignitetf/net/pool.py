@@ -317,7 +317,7 @@ class Pool:
         with self._lock:
             for address in pooled:
                 while idle := self._idle.get(address):
-                    # A node that was restarted has hung up on the channels opened before.
+                    # A node that was restarted has closed the channels to its former process.
                     if not (channel := idle.pop()).ended:
                         return channel
                     channel.close()

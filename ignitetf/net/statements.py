@@ -1,4 +1,4 @@
-"""Sends SQL statements: requests, page sizes, rows of parameters, and the table behind a name.
+"""Sends SQL statements: requests, page sizes, rows of parameters, and the table of a name.
 
 pool, binary types -> **statements** -> results, client
 

@@ -38,7 +38,7 @@ class NumberedBatches:
 
     Raises:
         ConfigError: An argument is unusable; the order is a scan.
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cache does not exist.
         ConnectError: No node answered.
     """
 
@@ -83,7 +83,7 @@ class NumberedBatches:
         """Return the NumPy columns of one batch of an epoch.
 
         Raises:
-            OutOfRange: There is no such batch (an IndexError).
+            OutOfRange: The batch does not exist (an IndexError).
             DataChanged: A row is gone, or the data were loaded again.
         """
         if not 0 <= number < len(self.sizes):

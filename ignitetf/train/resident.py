@@ -142,7 +142,7 @@ class ResidentRows:
         if rows.position.chain and not isinstance(rows.order, StepOrder):
             raise ConfigError(
                 "the rows are the rest of an epoch",
-                hint="pass those that resume() was called on; by keys any place will do",
+                hint="pass the rows from before resume(), or open them with order='keys'",
             )
         self._numbers = RowNumbers(rows, batch_size)
         self._device = device

@@ -281,7 +281,7 @@ class Zone:
             return local % _DAY
         return local
 
-    # Times on the calendar -> stored moments
+    # From times on the calendar to stored moments
 
     def of_timestamps(self, local: Millis) -> Millis:
         """Return the moments that SQL shows as these times.

@@ -89,6 +89,11 @@ SAID = {
     ),
     "50000: Failed to execute map query on remote node [nodeId=95c5fe59-6d93-4da4-971f-a5a480d8338d,"
     ' errMsg=Division by zero: "0" [22012-197]]': 'Division by zero: "0"',
+    "50000: Failed to execute map query on remote node [nodeId=808b3d57-d238-4da9-a48f-8f38bc4aa08b,"
+    ' errMsg=Column "T__Z0.NAME" must be in the GROUP BY list; SQL statement:\nSELECT\nT__Z0.NAME'
+    " __C0_0,\nCOUNT(*) __C0_1\nFROM PUBLIC.T__ROWS T__Z0 [90016-197]]": (
+        'Column "T.NAME" must be in the GROUP BY list'
+    ),
     "javax.cache.CacheException: class org.apache.ignite.internal.processors.query."
     "IgniteSQLException: Failed to run: Failed to run": "Failed to run",
     "Value conversion failed [column=V, from=java.lang.String, to=java.lang.Integer]": (
@@ -116,7 +121,7 @@ def test_what_a_node_says_is_told_plainly(raw, text):
 
 def test_an_error_of_sql_is_one_wherever_it_was_evaluated():
     kinds = [type(server_error(1, raw)) for raw in SAID]
-    assert kinds == [ServerError, *3 * [SqlError], *5 * [ServerError]]
+    assert kinds == [ServerError, *4 * [SqlError], *5 * [ServerError]]
 
 
 @pytest.mark.parametrize(

@@ -80,11 +80,11 @@ class ArchiveFiles:
         return found
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder of this path."""
+        """Return whether a file or folder of this path exists."""
         return _plain(path) in self._entries
 
     def isdir(self, path: str) -> bool:
-        """Whether there is a folder of this path."""
+        """Return whether a folder of this path exists."""
         return self._entries.get(_plain(path), {}).get("type") == "directory"
 
     def ls(self, path: str, detail: bool = True) -> list[dict[str, Any]]:

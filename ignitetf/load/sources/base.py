@@ -252,7 +252,7 @@ class Source(ABC):
             self.notes.append(text)
 
     def report(self, kind: str, text: str, *, once: bool = False) -> None:
-        """Add a note in place of the last one of its kind, or keep that one."""
+        """Add a note, or replace the last note of its kind; `once` keeps the last note instead."""
         last = self._told.get(kind)
         if last is not None and (once or last == text):
             return

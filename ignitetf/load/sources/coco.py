@@ -93,13 +93,13 @@ class _CocoSource(BoxSource):
             self.note(text)
         if more := sorted(name for name in known.keys() - set(wanted) if is_picture(name)):
             self.note(
-                f"{len(more):,} images beside those of {table.name} are not in it, and not loaded,"
+                f"{len(more):,} images in the folders of {table.name} are not in it, and not loaded,"
                 f" such as {readable_name(more[0])}"
             )
         self._report_left_out(whole["annotations"], set(ids))
 
     def _used_categories(self, whole: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Return the categories by id, of those with one name the only one that is used."""
+        """Return the categories by id; of several with one name, the one that is used."""
         self._found_notes: list[str] = []
         categories = sorted(whole["categories"], key=lambda one: one["id"])
         used = set(map(_category, whole["annotations"]))

@@ -475,7 +475,7 @@ def _require_no_leading_zero(text: Any) -> None:
 
 
 def _require_no_hex(text: Any, values: Any, declared: bool) -> None:
-    """Refuse `0x1F` as an integer; in a declared integer column only if it became negative."""
+    """Raise ValueError for hexadecimal integers; in a declared column only for negative ones."""
     from pyarrow import compute
 
     wrong = compute.match_substring_regex(text, _HEX)

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 _GROUP_BYTES = 1 << 20
 _GROUP_FILES = 128
-# What macOS, Windows and file servers add to folders and archives.
+# Names that macOS, Windows and file servers add to folders and archives.
 _ADDED = frozenset({"__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini"})
 # Deeper folders probably contain a link to a folder above.
 _MAX_DEPTH = 32
@@ -46,7 +46,7 @@ def readable_name(name: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is not part of the data: hidden, or added by an operating system."""
+    """Return whether a name is hidden or of an operating system, and so not part of the data."""
     return name.startswith(".") or name in _ADDED
 
 

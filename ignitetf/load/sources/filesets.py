@@ -161,7 +161,7 @@ def _values(place: Place) -> dict[str, str | None]:
 
 
 def is_split_word(name: str) -> bool:
-    """Whether a name is a usual one of a split: train, val, test, ..."""
+    """Return whether a name is a usual name of a split: train, val, test, ..."""
     return _SPLIT_WORDS.fullmatch(name) is not None
 
 

@@ -65,12 +65,12 @@ def listed(
 
     Args:
         folder: The folder, or the root of an archive.
-        split_folders: Whether its folders are splits; None finds out by their names.
+        split_folders: True if its folders are splits; None decides by their names.
         classes: Names of the classes in the order of their numbers; None sorts the folders.
 
     Raises:
         SourceError: Images lie next to class folders, or a folder is not one of the classes.
-        ConfigError: Folders of splits, or an order of classes, are asked for, and there are none.
+        ConfigError: Folders of splits, or an order of classes, are requested, and do not exist.
     """
     found = Found(FileList(folder))
     groups = _groups(folder, found)
@@ -96,7 +96,7 @@ def listed(
 
 # The first two folders above an image, below the folder that is loaded.
 _Group = tuple[str, ...]
-# The split of a group, and the folder of its class, if it has one.
+# For each group: its split, and the folder of its class (empty without classes).
 _Parts = dict[_Group, tuple[int, _Group]]
 
 
@@ -121,7 +121,7 @@ def _groups(folder: Place, found: Found) -> list[_Group]:
 
 
 def _are_splits(folder: Place, tops: list[str], asked: bool | None, found: Found) -> bool:
-    """Whether the folders are splits, asked for or called so."""
+    """Return `asked`; if it is None, whether the names of the folders are those of splits."""
     if asked is not None:
         return asked
     words = [name for name in tops if is_split_word(name)]
@@ -130,8 +130,8 @@ def _are_splits(folder: Place, tops: list[str], asked: bool | None, found: Found
     shown = ", ".join(map(readable_name, words))
     if len(words) < len(tops):
         found.notes.append(
-            f"{folder.name}: the folders {shown} are classes, because not all folders are called"
-            " after splits; --split-folders makes splits of all"
+            f"{folder.name}: the folders {shown} are read as classes, because other folders do not"
+            " have the name of a split; --split-folders reads all of them as splits"
         )
         return False
     found.notes.append(
@@ -277,7 +277,7 @@ def _archive(place: Place) -> Place | None:
         try:
             head = plain.read(512)
         except (OSError, EOFError, zlib.error, lzma.LZMAError):
-            return None  # whoever reads the file tells what is wrong
+            return None  # the source that reads the file reports the error
         if head[_USTAR] != b"ustar":
             return None
         from fsspec.implementations.tar import TarFileSystem

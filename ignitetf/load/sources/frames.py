@@ -108,7 +108,7 @@ def _moved(before: Box, after: Box) -> float:
 
 
 def was_moved(before: Box, after: Box) -> bool:
-    """Whether a box was clipped by more than the rounding of its coordinates."""
+    """Return whether a box was clipped by more than the rounding of its coordinates."""
     return _moved(before, after) > _MOVED
 
 

@@ -361,7 +361,7 @@ class _Seen:
 
 
 def _is_a_frame(seen: Mapping[str, _Seen]) -> bool:
-    """Whether a single object is a table in another form of pandas' `to_json`, not a record."""
+    """Return whether a single object is not a record but a table in a form of `to_json`."""
     if set(seen) in ({"columns", "index", "data"}, {"columns", "data"}, {"schema", "data"}):
         return seen["data"].kind() is list
     # Objects by the number of their row, or for each column, the values by the number of their row.

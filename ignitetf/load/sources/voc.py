@@ -264,7 +264,7 @@ def voc(
 
     Args:
         location: Folder with JPEGImages, Annotations and ImageSets, the folders of ImageNet DET,
-            images and annotations, or with XML files beside their images; or an archive of it.
+            images and annotations, or with each XML file next to its image; or an archive of it.
         image_set: Name of a list in ImageSets/Main, such as "train"; None takes all pairs.
         decode: `HEIGHTxWIDTH`: store pixels, cropped or padded around the centre to this size; None
             stores the encoded file.

@@ -1,9 +1,9 @@
 """The folder of a VOC data set: pairs of an image and its annotation, in every layout of tools.
 
-JPEGImages and Annotations, images and annotations, or both beside each other -> **pairs** -> voc
+JPEGImages and Annotations, images and annotations, or both in one folder -> **pairs** -> voc
 
-labelImg and Roboflow write each XML file beside its image; Roboflow in folders called train, valid
-and test, which are splits.
+labelImg and Roboflow write each XML file next to its image. Roboflow writes folders called train,
+valid and test, which are splits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PICTURES = ("JPEGImages", "images", "Images")
 _NOTES = ("Annotations", "annotations/xmls", "annotations", "labels")
 _LAYOUT_HINT = (
     "expected JPEGImages and Annotations (VOC), images and annotations, Data/DET and"
-    " Annotations/DET (ImageNet), or XML files beside their images (labelImg, Roboflow)"
+    " Annotations/DET (ImageNet), or each XML file next to its image (labelImg, Roboflow)"
 )
 
 
@@ -91,7 +91,7 @@ class _Stems:
         return iter(self._packed)
 
     def __contains__(self, stem: object) -> bool:
-        """Whether there is a file with this path without suffix."""
+        """Return whether a file has this path without its suffix."""
         return stem in self._packed
 
     def size(self, stem: str) -> int:
@@ -110,7 +110,7 @@ class VocFolder:
         names: Path of each pair without suffix, relative to its folders.
         class_names: Names of the classes; the first is the background.
         splits: Names of the splits, which the names of the pairs begin with; empty if none.
-        others: What annotations say of their objects, and is not loaded.
+        others: Names of elements of the annotations that are not loaded.
     """
 
     def __init__(

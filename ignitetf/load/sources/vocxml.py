@@ -21,7 +21,7 @@ _CORNER_NAMES = ("xmin", "ymin", "xmax", "ymax")
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", re.ASCII)
 _SIDE = re.compile(r"\s*([0-9]{1,9})(\.0*)?\s*", re.ASCII)
 _LOADED = frozenset({"name", "bndbox", "difficult", "truncated"})
-# What tools write where nothing was said.
+# Values of tools for "not stated".
 _UNSAID = frozenset({"", "0", "Unspecified"})
 
 
@@ -40,13 +40,13 @@ class VocObject:
         return (self.box[2] - self.box[0]) * (self.box[3] - self.box[1])
 
 
-# Of an image without objects.
+# The main object of an image without objects.
 _NOTHING = VocObject("background", (0, 0, 0, 0))
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """What a file says of its image.
+    """The annotation of an image.
 
     Attributes:
         objects: The objects, in their order.

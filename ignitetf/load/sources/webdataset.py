@@ -138,7 +138,7 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 @dataclass(frozen=True)
 class _Check:
-    """How the images of samples are checked."""
+    """The checks of the images of a sample."""
 
     max_pixels: int = MAX_PIXELS
     pixels: bool = True
@@ -147,7 +147,7 @@ class _Check:
         """Check the images of a sample; returns whether EXIF turns one.
 
         Raises:
-            ValueError: One is damaged, or the `.json` beside it is of an image of another size.
+            ValueError: An image is damaged, or the `.json` of the sample states another size.
         """
         turned = False
         for suffix, data in files.items():
