@@ -336,3 +336,11 @@ def test_types_of_parquet_are_those_that_the_file_declares(tmp_path):
     duckdb.sql(f"COPY (SELECT INTERVAL 1 DAY AS i) TO '{path}'")
     with pytest.raises(SourceError, match="column 'i': no Ignite type stores INTERVAL"):
         open_source("parquet", path)
+
+
+def test_maps_without_entries_at_any_depth_are_empty():
+    kind = pa.map_(pa.string(), pa.string_view())
+    for rows, whole in (([[], None], pa.list_(kind)), ([[], []], kind)):
+        got = everything(open_source("stream", pa.table({"A": pa.array(rows, whole)})))["A"]
+        empty = {"keys": [], "values": []} if whole is kind else []
+        assert got == [empty, None if rows[1] is None else empty]

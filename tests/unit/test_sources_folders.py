@@ -3,6 +3,7 @@
 import io
 import shutil
 import tarfile
+import warnings
 import zipfile
 
 import fsspec
@@ -233,3 +234,80 @@ def test_damaged_archives_and_images_in_them_are_named(tmp_path):
     with pytest.raises(SourceError, match="no such folder") as caught:
         open_source("images", tmp_path / "text.zip")
     assert caught.value.hint
+
+
+def archive_of(path, form, files):
+    """An archive whose entries are exactly these, in this order; text is the target of a link."""
+    if form == "zip":
+        with zipfile.ZipFile(path, "w") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of two equal names
+            for name, data in files:
+                file.writestr(name, data)
+        return path
+    with tarfile.open(path, form) as file:
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            if isinstance(data, str):
+                info.type, info.linkname = tarfile.SYMTYPE, data
+            info.size = 0 if isinstance(data, str) else len(data)
+            file.addfile(info, None if isinstance(data, str) else io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("form", ["zip", "w", "w:gz"])
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ("a/1.png", "two files in it are called 'a/1.png'"),
+        ("./a/1.png", "two files in it are called 'a/1.png'"),
+        ("a/1.png/2.png", "a file and a folder in it are called 'a/1.png'"),
+        ("../a/1.png", "a file outside of it: ../a/1.png"),
+        ("a/../../1.png", "a file outside of it"),
+    ],
+)
+def test_files_of_an_archive_that_hide_others_or_are_outside_are_refused(
+    tmp_path, form, second, words
+):
+    path = archive_of(tmp_path / "p", form, [("a/1.png", png(1)), (second, png(2))])
+    with pytest.raises(SourceError, match=words) as caught:
+        open_source("images", path)
+    assert str(path) in str(caught.value)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("form", ["zip", "w"])
+def test_a_path_from_the_root_is_one_in_the_archive(tmp_path, form):
+    path = archive_of(tmp_path / "p", form, [("/a/1.png", png(1)), ("b\u00e9/1.png", png(2))])
+    assert {name: row[2] for name, row in rows(open_source("images", path)).items()} == {
+        "a/1.png": png(1),
+        "b\u00e9/1.png": png(2),
+    }
+
+
+def test_links_in_a_tar_file_are_the_files_they_lead_to(tmp_path):
+    files = [("a/1.png", png(1)), ("a/2.png", "1.png"), ("a/3.png", "/etc/hostname")]
+    path = archive_of(tmp_path / "p.tar", "w", files)
+    source = open_source("images", path, bad_records="skip")
+    assert {name: row[2] for name, row in rows(source).items()} == {
+        "a/1.png": png(1),
+        "a/2.png": png(1),
+    }
+    assert [bad.name for bad in source.skipped] == [f"{path}/a/3.png"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "header", "joined"])
+def test_a_damaged_tar_file_is_never_a_shorter_one(tmp_path, damage):
+    path = archive_of(tmp_path / "p.tar", "w", [(f"a/{n}.png", png(n)) for n in range(4)])
+    data = path.read_bytes()
+    half = 2 * (512 + -(-len(png(0)) // 512) * 512)
+    path.write_bytes(
+        {
+            "cut": data[:half],
+            "header": data[:half] + b"\1" * 512 + data[half + 512 :],
+            "joined": data + data,
+        }[damage]
+    )
+    for kind in ("images", "webdataset"):
+        with pytest.raises(SourceError, match=r"p\.tar: (it ends|damaged|more data)") as caught:
+            everything(open_source(kind, path))
+        assert caught.value.hint

@@ -306,7 +306,11 @@ def _plain_lists(pa: Any, array: Any) -> Any:
 def _map_entries(pa: Any, array: Any) -> tuple[np.ndarray[Any, Any], Any]:
     """Return the number of entries of each map, and all entries as structs of key and value."""
     n, kind = len(array), array.type
-    bounds = np.frombuffer(array.buffers()[1], np.int32, n + 1, array.offset * 4) if n else [0]
+    bounds = (
+        np.frombuffer(array.buffers()[1], np.int32, n + 1, array.offset * 4)
+        if n
+        else np.zeros(1, np.int32)
+    )
     lengths = np.diff(bounds).astype(np.int64)
     lengths[~array.is_valid().to_numpy(zero_copy_only=False)] = 0
     before = np.cumsum(lengths) - lengths

@@ -11,6 +11,7 @@ from __future__ import annotations
 import lzma
 import posixpath
 import tempfile
+import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from ignitetf.load.sources.compressed import HEAD_BYTES, compression_of
 from ignitetf.load.sources.filelist import FileList, is_hidden, readable_name, walk
 from ignitetf.load.sources.filesets import is_split_word
 from ignitetf.load.sources.location import Location, Place, locate, open_plain, reading
+from ignitetf.load.sources.tarfiles import open_tar
 from ignitetf.pictures import picture_suffixes
 from ignitetf.spelling import did_you_mean
 
@@ -268,10 +270,8 @@ def _archive(place: Place) -> Place | None:
     with reading(place.name), place.open() as stream:
         how = compression_of(stream.read(HEAD_BYTES))
     if how == "zip":
-        from fsspec.implementations.zip import ZipFileSystem
-
         with reading(place.name, _ARCHIVE_HINT):
-            files = ArchiveFiles(ZipFileSystem(place.open()), place.stamp())
+            files = ArchiveFiles(zipfile.ZipFile(place.open()), place.name, place.stamp())  # type: ignore[arg-type]
         return Place(place.name, "", files)
     with reading(place.name), open_plain(place) as plain:
         try:
@@ -280,11 +280,9 @@ def _archive(place: Place) -> Place | None:
             return None  # the source that reads the file reports the error
         if head[_USTAR] != b"ustar":
             return None
-        from fsspec.implementations.tar import TarFileSystem
-
         with reading(place.name, _ARCHIVE_HINT):
             stream = place.open() if how is None else _unpacked(plain, head)
-            files = ArchiveFiles(TarFileSystem(stream, compression=None), place.stamp())
+            files = ArchiveFiles(open_tar(stream, "r:"), place.name, place.stamp())
     return Place(place.name, "", files)
 
 

@@ -26,6 +26,7 @@ from ignitetf.errors import IgniteTFError, MissingExtra, SourceError
 from ignitetf.load.sources.archives import ARCHIVES, ArchiveFiles
 from ignitetf.load.sources.base import Source, keys_of
 from ignitetf.load.sources.compressed import HEAD_BYTES, compression_of, decompressed
+from ignitetf.load.sources.tarfiles import open_tar
 from ignitetf.load.sources.values import difference
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.columns import Batch, Dense, values_of
@@ -265,7 +266,10 @@ def locate(location: Location) -> Place:
         return Place(name, str(path))
     if fs.protocol in ARCHIVES:
         with reading(name):
-            fs = ArchiveFiles(fs)
+            if fs.protocol == "tar":
+                fs.fo.seek(0)
+            archive = fs.zip if fs.protocol == "zip" else open_tar(fs.fo, "r:")
+            fs = ArchiveFiles(archive, name, owner=fs)
     return Place(name, str(path), fs)
 
 

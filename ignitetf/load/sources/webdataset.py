@@ -37,6 +37,7 @@ from ignitetf.load.sources.frames import BoxError, ImageSize
 from ignitetf.load.sources.location import ChainSource, Place, digest, files_at, one_line, reading
 from ignitetf.load.sources.pictures import MAX_PIXELS, check_picture, turned_note
 from ignitetf.load.sources.records import RecordSource
+from ignitetf.load.sources.tarfiles import members, open_tar
 from ignitetf.load.sources.values import column_of
 from ignitetf.pictures import PictureError, orientation, picture_suffixes
 from ignitetf.tables.storage import OnBadRecord
@@ -84,9 +85,9 @@ def _samples(place: Place) -> Iterator[_Sample]:
     with (
         place.open() as stream,
         reading(place.name, _HINT),
-        tarfile.open(fileobj=stream, mode="r|*") as tar,
+        open_tar(stream, "r|*") as tar,
     ):
-        for member in tar:
+        for member in members(tar):
             path = PurePosixPath(member.name)
             is_note = member.name.startswith("__") and "__/" in member.name
             is_link = member.islnk() or member.issym()
@@ -121,7 +122,7 @@ def _fields(place: Place) -> dict[str, Any] | None:
     with (
         place.open() as stream,
         reading(place.name, _HINT),
-        tarfile.open(fileobj=stream, mode="r|*") as tar,
+        open_tar(stream, "r|*") as tar,
     ):
         first = tar.next()
         if first is None or first.name != FIELDS_FILE or first.size > MAX_RECORD_BYTES:
