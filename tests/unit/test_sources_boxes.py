@@ -103,6 +103,10 @@ BAD = {
     "three numbers": ({"bbox": [5, 5, 4]}, "expected x, y, width, height"),
     "no numbers": ({"bbox": [1, 2, 3, True]}, "expected x, y, width, height"),
     "an area that is no number": ({"area": "big"}, "the area big, not a number"),
+    "an area beyond doubles": ({"area": 10**400}, "not a number"),
+    "a side beyond doubles": ({"bbox": [5, 5, 10**400, 4]}, "expected x, y, width, height"),
+    "a crowd in words": ({"iscrowd": "0"}, "the iscrowd '0', expected 0 or 1"),
+    "two crowds": ({"iscrowd": 2}, "the iscrowd '2', expected 0 or 1"),
     "unknown category": ({"category_id": 5}, "the category 5, which is not in the file"),
 }
 
@@ -218,7 +222,21 @@ def test_any_value_in_a_coco_file_is_an_error_that_is_told(coco, data):
     part = copy[data.draw(st.sampled_from(sorted(copy)))]
     entry = data.draw(st.sampled_from(part))
     key = data.draw(st.sampled_from(sorted(entry)))
-    odd = [None, True, -1, 0.5, 2**70, "x", [], [1], {}, {"a": 1}, "../a.jpg", float("inf")]
+    odd = [
+        None,
+        True,
+        -1,
+        0.5,
+        2**70,
+        10**400,
+        "x",
+        [],
+        [1],
+        {},
+        {"a": 1},
+        "../a.jpg",
+        float("inf"),
+    ]
     entry[key] = data.draw(st.sampled_from(odd))
     with contextlib.suppress(SourceError):
         path = write((folder, copy))
@@ -288,6 +306,8 @@ def test_yolo_of_other_tools(yolo, tmp_path):
         ("cat 0.5 0.5 1 1", "class 'cat' is not one"),
         ("0 0.5 0.5 1", "4 values, expected class x y width height"),
         ("0 0.5 x 1 1", "not a number"),
+        ("0 0.5 0_5 1 1", "not a number"),
+        ("0 0.5 \u0660.\u0665 1 1", "not a number"),
         ("0 0.5 nan 1 1", "not a number"),
         ("0 0.5 0.5 1 0", "is empty or reversed"),
         ("0 5 5 10 10", "is outside the image"),
@@ -340,3 +360,55 @@ def test_boxes_are_those_that_shares_give(yolo):
     (yolo / "labels/train/a.txt").write_text(lines)
     found = everything(open_source("yolo", yolo))["BOXES"][0].reshape(-1, 4)
     assert np.allclose(found, np.hstack([low, high]) * [40, 30, 40, 30], atol=1e-4)
+
+
+def test_fields_of_coco_that_are_not_loaded_are_told(coco):
+    _, whole = coco
+    whole["images"][1]["caption"] = "a cat"
+    whole["categories"][0]["supercategory"] = "indoor"
+    whole["annotations"][0]["score"] = 0.5
+    notes = " ".join(open_source("coco", write(coco)).notes)
+    for words in ("annotations: score", "images: caption", "categories: supercategory"):
+        assert f"skipped fields of the {words}" in notes
+
+
+def test_a_value_twice_in_a_coco_file_is_refused(coco):
+    path = write(coco)
+    path.write_text(
+        path.read_text().replace('"category_id": 90', '"category_id": 2, "category_id": 90')
+    )
+    with pytest.raises(SourceError, match="two values are called 'category_id'"):
+        open_source("coco", path)
+
+
+def test_names_of_yolo_are_those_in_the_file(yolo):
+    """YAML would make them false, 8, 10 and a date."""
+    for names in ("[no, 010, 1_0, 2020-01-01]", "{0: no, '1': 010, 2: 1_0, 3: 2020-01-01}"):
+        (yolo / "data.yaml").write_text(f"train: images/train\nval:\ntest: ~\nnames: {names}\n")
+        assert open_source("yolo", yolo).class_names == ["no", "010", "1_0", "2020-01-01"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "names: [a, b]\ntrain: images/train\nnames: [b, a]",
+            "line 3: a key 'names' is there twice",
+        ),
+        ("names: {0: a, 0: b}\ntrain: images/train", "line 1: a key '0' is there twice"),
+        ("names: [a, ~]\ntrain: images/train", "the name of class 1 is not a text"),
+        ("names: &a [*a, [b]]\ntrain: images/train", "the name of class 0 is not a text"),
+        ("names: [a, b]\nnc: 3\ntrain: images/train", "2 names, but nc is 3"),
+    ],
+)
+def test_a_description_of_yolo_that_says_two_things_is_refused(yolo, text, words):
+    (yolo / "data.yaml").write_text(text)
+    with pytest.raises(SourceError, match=words):
+        open_source("yolo", yolo)
+
+
+def test_splits_of_yolo_have_any_usual_name(yolo):
+    (yolo / "data.yaml").write_text("valid: images/val\ntrain: images/train\nnames: [cat, dog]\n")
+    source = open_source("yolo", yolo)
+    assert source.split_names == ("train", "valid")
+    assert everything(source)["SPLIT"] == [b"train", b"train", b"valid"]

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import random
 
 import numpy as np
@@ -319,3 +320,15 @@ def test_folders_of_key_and_value(tmp_path):
     (tmp_path / "loose.csv").write_text("a\n1\n")
     with pytest.raises(SourceError, match=r"no folder (year|place)=\.\.\. above it"):
         open_source("csv", tmp_path)
+
+
+def test_a_pipe_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "p.csv"
+    os.mkfifo(path)
+    holder = os.open(path, os.O_RDWR)
+    try:
+        with pytest.raises(SourceError, match="only forward") as caught:
+            open_source("csv", path)
+    finally:
+        os.close(holder)
+    assert caught.value.hint

@@ -101,6 +101,10 @@ BAD_SAMPLES = {
     "another key": ([("3.cls", b"1"), ("3.json", b'{"__key__": "4"}')], "the other __key__ '4'"),
     "two images": ([("3.png", image(1)), ("3.jpg", b"")], "give the field IMAGE"),
     "a label beside a label": ([("3.cls", b"1"), ("3.json", b'{"LABEL": 2}')], "the field LABEL"),
+    "a name twice in JSON": ([("3.json", b'{"a": 1, "a": 2}')], "two values are called 'a'"),
+    "names that become one": ([("3.json", b'{"a b": 1, "a_b": 2}')], "are both 'A_B'"),
+    "a number beyond doubles": ([("3.json", b'{"a": 1e400}')], "no double holds the number 1e400"),
+    "a text beside a text": ([("3.txt", b"x"), ("3.json", b'{"text": "y"}')], "the field TEXT"),
     "a text that is not UTF-8": ([("3.txt", b"\xff")], "*.txt: "),
 }
 
@@ -172,3 +176,23 @@ def test_a_damaged_image_in_a_shard_of_an_export_is_a_bad_record(tmp_path, damag
     check_resume(source)
     keyed = everything(open_source("webdataset", path, key="N", bad_records="skip"))
     assert keyed["key"] == [0, 1, 4]
+
+
+def test_names_in_json_follow_the_rule_of_headings(tmp_path):
+    inner = json.dumps({"a b": 1, "gr\u00f6\u00dfe": {"x-y": [{"1": 2}]}}).encode()
+    tar_of(str(tmp_path / "a.tar"), [("1.json", inner)])
+    source = open_source("webdataset", str(tmp_path / "a.tar"))
+    got = everything(source)
+    assert (got["A_B"], got["GROSSE"]) == ([1], [{"x_y": [{"_1": 2}]}])
+    assert "'a b' is a_b, 'gr\u00f6\u00dfe' is grosse, 'x-y' is x_y" in source.notes[-1]
+
+
+def test_a_value_that_does_not_fit_names_its_shard_and_sample(tmp_path):
+    path = str(tmp_path / "a.tar")
+    tar_of(path, [(f"{n}.json", b'{"a": 1}') for n in range(120)] + [("x.json", b'{"a": "b"}')])
+    with pytest.raises(SourceError, match=r"a\.tar, sample 121: field A") as caught:
+        everything(open_source("webdataset", path))
+    assert "--bad-records skip" in caught.value.hint
+    tar_of(path, [("1.json", b'{"a": 1}'), ("2.json", b'{"a": true}')])
+    with pytest.raises(SourceError, match=r"a\.tar: field 'A': types are mixed"):
+        open_source("webdataset", path)

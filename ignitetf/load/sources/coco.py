@@ -23,6 +23,7 @@ from ignitetf.load.sources.filelist import FileList, readable_name
 from ignitetf.load.sources.filesets import DataFile, is_split_word, open_files
 from ignitetf.load.sources.folders import folder_at, is_picture
 from ignitetf.load.sources.frames import BoxError, ImageSize
+from ignitetf.load.sources.jsonvalues import parse_json
 from ignitetf.load.sources.location import Location, Place, digest, open_plain, reading
 from ignitetf.load.sources.pictures import MAX_PIXELS
 from ignitetf.tables.storage import OnBadRecord
@@ -33,9 +34,11 @@ __all__ = ["coco"]
 
 _HINT: Final = "COCO has lists of images, annotations and categories: instances_train2017.json"
 _ROBOFLOW: Final = "_annotations.coco.json"
-_LOADED: Final = frozenset(
-    {"id", "image_id", "category_id", "bbox", "iscrowd", "area", "segmentation"}
-)
+_LOADED: Final = {
+    "annotations": {"id", "image_id", "category_id", "bbox", "iscrowd", "area", "segmentation"},
+    "images": {"id", "file_name", "width", "height"},
+    "categories": {"id", "name"},
+}
 
 
 class _CocoSource(BoxSource):
@@ -96,7 +99,7 @@ class _CocoSource(BoxSource):
                 f"{len(more):,} images in the folders of {table.name} are not in it, and not loaded,"
                 f" such as {readable_name(more[0])}"
             )
-        self._report_left_out(whole["annotations"], set(ids))
+        self._report_left_out(whole, set(ids))
 
     def _used_categories(self, whole: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
         """Return the categories by id; of several with one name, the one that is used."""
@@ -117,8 +120,9 @@ class _CocoSource(BoxSource):
         self._id_dtype = np.dtype(np.int32 if largest < 2**31 else np.int64)
         return categories
 
-    def _report_left_out(self, annotations: list[dict[str, Any]], ids: set[Any]) -> None:
+    def _report_left_out(self, whole: dict[str, list[dict[str, Any]]], ids: set[Any]) -> None:
         """Add notes about skipped data; an annotation without its image is an error."""
+        annotations = whole["annotations"]
         lost = [one for one in annotations if one["image_id"] not in ids]
         if lost and self.bad_records == "fail":
             raise SourceError(
@@ -128,14 +132,14 @@ class _CocoSource(BoxSource):
             )
         if lost:
             self.note(f"{len(lost):,} annotations of images that are not in the file are skipped")
-        keys = {
-            key for one in annotations for key, value in one.items() if value not in (None, [], {})
-        }
-        more = sorted(keys - _LOADED)
-        if not self._segmentation and "segmentation" in keys:
-            self.note("segmentations are not loaded; --segmentation keeps them, as JSON")
-        if more:
-            self.note(f"skipped fields of the annotations: {', '.join(more)}")
+        for part, items in whole.items():
+            keys = {
+                key for one in items for key, value in one.items() if value not in (None, [], {})
+            }
+            if not self._segmentation and "segmentation" in keys and part == "annotations":
+                self.note("segmentations are not loaded; --segmentation keeps them, as JSON")
+            if more := sorted(keys - _LOADED[part]):
+                self.note(f"skipped fields of the {part}: {', '.join(more)}")
 
     def fingerprint(self) -> str:
         """Made from names, sizes and times of the file and the images."""
@@ -156,17 +160,17 @@ class _CocoSource(BoxSource):
         values: dict[str, Any] = {
             "IMAGE_ID": image["id"],
             "CATEGORY_IDS": np.array(ids, self._id_dtype),
-            "CROWDS": np.array([int(bool(one.get("iscrowd", 0))) for one in found], np.int32),
+            "CROWDS": np.array([_crowd(one) for one in found], np.int32),
         }
         if self._has_areas:
             areas = [one["area"] for one in found]
-            if wrong := [area for area in areas if type(area) not in (int, float)]:
+            if wrong := [area for area in areas if not _is_number(area)]:
                 raise BoxError(f"its annotation has the area {str(wrong[0])[:60]}, not a number")
             values["AREAS"] = np.array(areas, np.float64)
         if self._segmentation:
             values["SEGMENTATIONS"] = [json.dumps(one.get("segmentation")) for one in found]
         sides = [image.get("width") or 0, image.get("height") or 0]
-        if any(type(side) not in (int, float) for side in sides):
+        if not all(map(_is_number, sides)):
             raise BoxError(f"its size in the file is {str(sides)[:60]}, not two numbers")
         size = ImageSize(*sides) if all(sides) else ImageSize(0, 0)
         return Objects(boxes, [self._number_of[one] for one in ids], size, values=values)
@@ -178,10 +182,24 @@ def _category(annotation: dict[str, Any]) -> int | None:
     return found if type(found) is int else None
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that a double holds."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _crowd(annotation: dict[str, Any]) -> int:
+    found = annotation.get("iscrowd", 0)
+    if found not in (None, 0, 1):
+        raise BoxError(f"its annotation has the iscrowd {str(found)[:60]!r}, expected 0 or 1")
+    return int(found or 0)
+
+
 def _corners(box: Any) -> tuple[float, float, float, float]:
     """Return the corners of a box of x, y, width and height."""
-    numbers = isinstance(box, list) and len(box) == 4 and all(type(x) in (int, float) for x in box)
-    if not numbers or not all(map(math.isfinite, box)):
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
         raise BoxError(f"its annotation has the box {str(box)[:60]}, expected x, y, width, height")
     x, y, width, height = map(float, box)
     return x, y, x + width, y + height
@@ -190,7 +208,7 @@ def _corners(box: Any) -> tuple[float, float, float, float]:
 def _read(table: Place) -> dict[str, list[dict[str, Any]]]:
     """Read an annotation file, and check that it has what every record needs."""
     with reading(table.name, _HINT), open_plain(table) as stream:
-        whole = json.loads(stream.read())
+        whole = parse_json(stream.read())
     needed = {
         "images": ("id", "file_name"),
         "annotations": ("image_id",),
@@ -207,6 +225,12 @@ def _read(table: Place) -> dict[str, list[dict[str, Any]]]:
                     raise SourceError(
                         f"{table.name}: entry {i + 1} of {part} has no {name}", hint=_HINT
                     )
+            if part == "categories" and type(one["name"]) not in (str, int):
+                raise SourceError(
+                    f"{table.name}: entry {i + 1} of {part} has the name"
+                    f" {str(one['name'])[:60]!r}, expected a text",
+                    hint=_HINT,
+                )
             word = "image_id" if part == "annotations" else "id"
             if type(one[word]) is not int or not -(2**63) <= one[word] < 2**63:
                 raise SourceError(

@@ -9,15 +9,18 @@ round. A box further outside, a reversed one and an empty one are errors of the 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Box", "BoxError", "ImageSize", "clipped_note", "placed", "was_moved"]
+__all__ = ["Box", "BoxError", "ImageSize", "clipped_note", "number_of", "placed", "was_moved"]
 
 # xmin, ymin, xmax, ymax.
 Box = tuple[float, float, float, float]
 
 _CLIPPED: Final = 1.0
+# float() accepts 1_5 as 15, and digits of other scripts.
+_NUMBER: Final = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", re.ASCII)
 # Shares of the sides are rounded: less is not worth a word.
 _MOVED: Final = 0.01
 _QUARTER_TURNS: Final = (5, 6, 7, 8)
@@ -69,6 +72,12 @@ class ImageSize:
                 f"its image has the EXIF orientation {turn}, and the annotation does not say"
                 f" whether the boxes refer to the rotated image; {_UPRIGHT}"
             )
+
+
+def number_of(text: str) -> float:
+    """Return the finite number in a text; NaN if it is not one."""
+    found = float(text) if _NUMBER.fullmatch(text) else math.nan
+    return found if math.isfinite(found) else math.nan
 
 
 def placed(box: Box, name: str, height: int, width: int, *, inclusive: bool = False) -> Box:

@@ -10,8 +10,6 @@ texts stay texts. Objects in it become nested objects, arrays arrays or lists.
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -24,6 +22,7 @@ from ignitetf.load.sources.arrays import key_field_of
 from ignitetf.load.sources.base import BadRecord, Source, type_name
 from ignitetf.load.sources.filesets import open_tables
 from ignitetf.load.sources.headings import nested_names
+from ignitetf.load.sources.jsonvalues import DECODER
 from ignitetf.load.sources.location import Place, digest, one_line, open_plain, reading
 from ignitetf.load.sources.records import RecordSource
 from ignitetf.load.sources.tabular import (
@@ -61,24 +60,6 @@ _NOT_UTF8: Final = "not UTF-8; --encoding names another encoding, such as latin-
 Record = dict[str, Any]
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> Record:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for name, count in Counter(n for n, _ in pairs).items() if count > 1)
-        raise ValueError(f"two values are called {twice!r}")
-    return found
-
-
-def _number(text: str) -> float:
-    if math.isinf(found := float(text)):
-        raise ValueError(f"no double holds the number {text[:40]}")
-    return found
-
-
-# Python's decoder would keep the last of two equal names, and make 1e400 infinite.
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_number)
-
-
 class _Texts:
     """The text of a file, in pieces."""
 
@@ -112,7 +93,7 @@ def _objects(place: Place, encoding: str | None) -> Iterator[Record | BadRecord]
 def _is_whole(line: str, head: str) -> bool:
     """True if the first line is a complete object, or damaged; False if an object continues."""
     try:
-        _DECODER.decode(line)
+        DECODER.decode(line)
     except RecursionError:
         return True
     except ValueError as error:
@@ -147,7 +128,7 @@ def _object(place: Place, number: int, line: str) -> Record | BadRecord:
     if NOT_UTF8 in line:
         return BadRecord(name, _NOT_UTF8)
     try:
-        found = _DECODER.decode(line)
+        found = DECODER.decode(line)
     except (ValueError, RecursionError) as error:
         return BadRecord(name, f"damaged JSON: {one_line(error)}")
     if not isinstance(found, dict):
@@ -180,7 +161,7 @@ def _sequence(place: Place, texts: _Texts, text: str) -> Iterator[Record | BadRe
         try:
             # A number at the end of a piece may continue in the next piece; an object has its own
             # end.
-            found, end = _DECODER.raw_decode(text, at)
+            found, end = DECODER.raw_decode(text, at)
             whole = isinstance(found, dict) or end < len(text)
         except RecursionError as error:
             raise SourceError(f"{name}: values nested too deep", hint=_HINT) from error

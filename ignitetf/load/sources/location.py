@@ -285,6 +285,12 @@ def open_plain(place: Place) -> Stream:
     raw = place.open()
     try:
         with reading(place.name):
+            if not raw.seekable():
+                raise SourceError(
+                    f"{place.name}: it can be read only forward, and a load reads it more than once",
+                    hint="save it to a file first",
+                    name=place.name,
+                )
             head = raw.read(HEAD_BYTES)
             raw.seek(0)
             how = compression_of(head)

@@ -12,13 +12,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ignitetf.load.sources.frames import Box, BoxError, ImageSize
+from ignitetf.load.sources.frames import Box, BoxError, ImageSize, number_of
 
 __all__ = ["Annotation", "VocObject", "main_object", "parse_voc", "read_voc"]
 
 _CORNER_NAMES = ("xmin", "ymin", "xmax", "ymax")
-# float() accepts 1_5 as 15.
-_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", re.ASCII)
 _SIDE = re.compile(r"\s*([0-9]{1,9})(\.0*)?\s*", re.ASCII)
 _LOADED = frozenset({"name", "bndbox", "difficult", "truncated"})
 # Values of tools for "not stated".
@@ -131,8 +129,8 @@ def _object(element: Any) -> VocObject:
     corners = []
     for corner in _CORNER_NAMES:
         text = box.findtext(corner)
-        value = float(text) if text and _NUMBER.fullmatch(text) else math.nan
-        if not math.isfinite(value):
+        value = number_of(text or "")
+        if math.isnan(value):
             raise BoxError(f"box of {name!r}: {corner} is {text!r}, expected a number")
         corners.append(value)
     xmin, ymin, xmax, ymax = corners

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
-import json
 import re
 import tarfile
 from collections.abc import Iterator
@@ -34,6 +33,8 @@ from ignitetf.load.sources.base import (
 )
 from ignitetf.load.sources.filelist import readable_name
 from ignitetf.load.sources.frames import BoxError, ImageSize
+from ignitetf.load.sources.headings import nested_names
+from ignitetf.load.sources.jsonvalues import parse_json
 from ignitetf.load.sources.location import ChainSource, Place, digest, files_at, one_line, reading
 from ignitetf.load.sources.pictures import MAX_PIXELS, check_picture, turned_note
 from ignitetf.load.sources.records import RecordSource
@@ -53,6 +54,7 @@ FIELDS_FILE: Final = "__ignitetf__/fields.json"
 _KEY: Final = "__key__"
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 _ROWS: Final = 256
+_SHOWN: Final = 20  # changed names in a note
 _BATCH_BYTES: Final = 4 << 20
 _HINT: Final = "check that it is a tar file of samples, and write it again"
 
@@ -127,7 +129,7 @@ def _fields(place: Place) -> dict[str, Any] | None:
         first = tar.next()
         if first is None or first.name != FIELDS_FILE or first.size > MAX_RECORD_BYTES:
             return None
-        noted: dict[str, Any] = json.loads(_content(tar, first))
+        noted: dict[str, Any] = parse_json(_content(tar, first))
     return noted
 
 
@@ -172,7 +174,7 @@ def _is_picture(suffix: str) -> bool:
 def _size_in(files: Files) -> ImageSize:
     """Return the size that the `.json` of a sample gives its image, as img2dataset writes it."""
     try:
-        noted = json.loads(files.get("json", b"{}"))
+        noted = parse_json(files.get("json", b"{}"))
     except ValueError:
         return ImageSize(0, 0)  # a bad record anyway
     if not isinstance(noted, dict):
@@ -183,38 +185,63 @@ def _size_in(files: Files) -> ImageSize:
     return ImageSize(width, height)
 
 
-def _record(
-    place: Place, sample: _Sample, check: _Check
-) -> tuple[dict[str, Any] | BadRecord, bool]:
-    """Return the values of a sample in a shard without notes of an export, and if EXIF turns it."""
+@dataclass
+class _Taken:
+    """A sample of a shard without notes of an export.
+
+    Attributes:
+        values: Its values, or why it is bad.
+        is_turned: Whether EXIF turns an image of it.
+        names: New names of the values in `.json`, by their old ones.
+    """
+
+    values: dict[str, Any] | BadRecord
+    is_turned: bool = False
+    names: dict[str, str] = field(default_factory=dict)
+
+
+def _taken(place: Place, sample: _Sample, check: _Check) -> _Taken:
     name = f"{place.name}: sample {sample.name}"
     if sample.wrong is not None:
-        return BadRecord(name, sample.wrong), False
+        return _Taken(BadRecord(name, sample.wrong))
+    names: dict[str, str] = {}
     out: dict[str, Any] = {}
     for suffix, data in sample.files.items():
         try:
-            found = _values(suffix, data)
+            found = _values(suffix, data, names)
         except Exception as error:  # NumPy and JSON raise many kinds of errors on damaged data
-            return BadRecord(name, f"*.{suffix}: {one_line(error)}"), False
+            return _Taken(BadRecord(name, f"*.{suffix}: {one_line(error)}"))
         if found.get(_KEY) == sample.name:
             del found[_KEY]
-        if twice := sorted(out.keys() & found.keys()):
-            return BadRecord(name, f"two of its files give the field {twice[0]}"), False
+        if twice := sorted({*map(str.upper, out)} & {*map(str.upper, found)}):
+            return _Taken(BadRecord(name, f"two of its files give the field {twice[0]}"))
         out |= found
     if _KEY in out:
-        return BadRecord(name, f"*.json gives it the other {_KEY} {str(out[_KEY])[:80]!r}"), False
+        reason = f"*.json gives it the other {_KEY} {str(out[_KEY])[:80]!r}"
+        return _Taken(BadRecord(name, reason))
     try:
         turned = check.turns(sample.files)
     except ValueError as error:
-        return BadRecord(name, str(error)), False
-    return {**out, _KEY: readable_name(sample.name)}, turned
+        return _Taken(BadRecord(name, str(error)))
+    return _Taken({**out, _KEY: readable_name(sample.name)}, turned, names)
 
 
-def _values(suffix: str, data: bytes) -> dict[str, Any]:
-    """Return the values of one file of a sample."""
+def _named(value: Any, names: dict[str, str]) -> Any:
+    """Return a value of JSON with names of SQL in its objects, and note those that changed."""
+    if isinstance(value, list):
+        return [_named(one, names) for one in value]
+    if not isinstance(value, dict) or not value:
+        return value
+    new = nested_names(list(value))
+    names.update((a, b) for a, b in zip(value, new, strict=True) if a != b)
+    return {a: _named(one, names) for a, one in zip(new, value.values(), strict=True)}
+
+
+def _values(suffix: str, data: bytes, names: dict[str, str]) -> dict[str, Any]:
+    """Return the values of one file of a sample, and add to `names` those that changed."""
     if suffix == "json":
-        inner = json.loads(data)
-        return dict(inner) if isinstance(inner, dict) else {"JSON": data.decode()}
+        inner = parse_json(data)
+        return _named(inner, names) if isinstance(inner, dict) else {"JSON": data.decode()}  # type: ignore[no-any-return]
     if suffix == "cls":
         if _INTEGER.fullmatch(data.strip()) is None:  # int() accepts 1_5 as 15
             raise ValueError(f"invalid literal for an integer: {data[:40]!r}")
@@ -272,7 +299,7 @@ def _batches(
 
 
 def _batch(fields: list[Field], files: dict[str, str], rows: list[Files], number: int) -> Batch:
-    beside = [json.loads(sample.get("json", b"{}")) for sample in rows]
+    beside = [parse_json(sample.get("json", b"{}")) for sample in rows]
     columns = {f.name: _column(f, files, rows, beside) for f in fields}
     return Batch(keys_of(np.arange(number, number + len(rows))), columns)
 
@@ -314,8 +341,11 @@ def _open(place: Place, key: str | None, check: _Check, bad_records: OnBadRecord
             raise ConfigError(
                 "shards that ignitetf did not write have no key field", hint="omit --key"
             )
-        with reading(place.name, _HINT):
-            return _Shard(place, check, bad_records)
+        try:
+            with reading(place.name, _HINT):
+                return _Shard(place, check, bad_records)
+        except (SchemaError, ConfigError) as error:
+            raise SourceError(f"{place.name}: {error.message}", hint=error.hint) from error
     try:
         fields = [Field.from_json(one) for one in noted["fields"]]
         files = {str(name): str(suffix) for name, suffix in noted["files"].items()}
@@ -329,12 +359,19 @@ class _Shard(RecordSource):
     """A shard of another tool."""
 
     def __init__(self, place: Place, check: _Check, bad_records: OnBadRecord) -> None:
+        self.place = place
+        self._names: dict[str, str] = {}
+
         def records() -> Iterator[Any]:
-            found = ordered_map(lambda sample: _record(place, sample, check), _samples(place))
-            for record, turned in found:
-                if turned:
-                    self.report("turned", turned_note(f"{place.name}: {record[_KEY]}"), once=True)  # type: ignore[index]
-                yield record
+            for one in ordered_map(lambda sample: _taken(place, sample, check), _samples(place)):
+                if one.is_turned and isinstance(one.values, dict):
+                    text = turned_note(f"{place.name}: {one.values[_KEY]}")
+                    self.report("turned", text, once=True)
+                if len(self._names) < _SHOWN and one.names.keys() - self._names.keys():
+                    self._names |= one.names
+                    shown = ", ".join(f"{old!r} is {new}" for old, new in self._names.items())
+                    self.report("names", f"names in .json became columns: {shown}")
+                yield one.values
 
         super().__init__(
             records,
@@ -342,6 +379,9 @@ class _Shard(RecordSource):
             fingerprint=digest("webdataset", place.stamp()),
             bad_records=bad_records,
         )
+
+    def _row(self, number: int) -> str:
+        return f"{self.place.name}, sample {number + 1}"
 
 
 class _Exported(RecordSource):

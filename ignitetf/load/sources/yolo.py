@@ -20,8 +20,9 @@ from ignitetf.errors import ConfigError, MissingExtra, SourceError
 from ignitetf.load.sources.base import type_name
 from ignitetf.load.sources.boxes import BoxSource, Objects
 from ignitetf.load.sources.filelist import FileList, walk
+from ignitetf.load.sources.filesets import is_split_word
 from ignitetf.load.sources.folders import folder_at
-from ignitetf.load.sources.frames import BoxError
+from ignitetf.load.sources.frames import BoxError, number_of
 from ignitetf.load.sources.location import Location, Place, digest, reading
 from ignitetf.load.sources.pictures import MAX_PIXELS
 from ignitetf.pictures import picture_suffixes
@@ -32,6 +33,8 @@ __all__ = ["yolo"]
 
 _SPLITS: Final = ("train", "val", "test")
 _MAX_TEXT: Final = 64 << 20
+# Nothing, as YAML writes it.
+_NOTHING: Final = ("", "~", "null", "Null", "NULL")
 _INTEGER: Final = re.compile(r"[0-9]{1,6}(\.0*)?", re.ASCII)
 _HINT: Final = "data.yaml has names, and train, val and test: folders of images"
 _NAME_FILES: Final = ("classes.txt", "obj.names", "_darknet.labels")
@@ -115,11 +118,8 @@ class _YoloSource(BoxSource):
         names = self.class_names or []
         if _INTEGER.fullmatch(words[0]) is None or int(float(words[0])) >= len(names):
             raise BoxError(f"class {words[0][:40]!r} is not one of the {len(names)} classes")
-        try:
-            numbers = [float(word) for word in words[1:]]
-        except ValueError as error:
-            raise BoxError(f"{' '.join(words)[:60]!r} has a value that is not a number") from error
-        if not all(map(math.isfinite, numbers)):
+        numbers = [number_of(word) for word in words[1:]]
+        if any(map(math.isnan, numbers)):
             raise BoxError(f"{' '.join(words)[:60]!r} has a value that is not a number")
         if self._has_key_points and len(numbers) > 4:
             numbers = numbers[:4]
@@ -181,9 +181,36 @@ def _description(place: Place) -> Place | None:
 def _parsed(place: Place) -> dict[str, Any]:
     yaml = MissingExtra.module("yaml", f"{place.name}: YAML files need PyYAML", "yolo")
     with reading(place.name, _HINT):
-        found = yaml.safe_load(place.read(_MAX_TEXT))
+        found = _plain(yaml.compose(place.read(_MAX_TEXT), Loader=yaml.BaseLoader), {})
     if not isinstance(found, dict):
         raise SourceError(f"{place.name}: not a description of a data set", hint=_HINT)
+    return found
+
+
+def _plain(node: Any, known: dict[int, Any]) -> Any:
+    """Return a node of YAML as texts, lists and mappings; `no` stays a text, and `010` too.
+
+    Raises:
+        ValueError: A mapping has a key twice.
+    """
+    if node is None or (node.id == "scalar" and node.style is None and node.value in _NOTHING):
+        return None
+    if node.id == "scalar":
+        return node.value
+    if id(node) in known:  # an alias
+        return known[id(node)]
+    if node.id == "sequence":
+        items: list[Any] = []
+        known[id(node)] = items
+        items += [_plain(one, known) for one in node.value]
+        return items
+    found: dict[Any, Any] = {}
+    known[id(node)] = found
+    for one, value in node.value:
+        if one.id != "scalar" or one.value in found:
+            what = "is not a text" if one.id != "scalar" else f"{one.value[:40]!r} is there twice"
+            raise ValueError(f"line {one.start_mark.line + 1}: a key {what}")
+        found[one.value] = _plain(value, known)
     return found
 
 
@@ -191,18 +218,26 @@ def _class_names(place: Place, found: Mapping[str, Any]) -> list[str]:
     """Return the names of classes, which are a list, or a mapping of their numbers."""
     names = found.get("names")
     if isinstance(names, dict):
-        if sorted(names) != list(range(len(names))):
+        if names.keys() != set(map(str, range(len(names)))):
             raise SourceError(
-                f"{place.name}: the numbers of the names are {sorted(map(str, names))[:8]}",
+                f"{place.name}: the numbers of the names are {sorted(names)[:8]}",
                 hint="classes are numbered from 0, without gaps",
             )
-        names = [names[i] for i in range(len(names))]
+        names = [names[str(i)] for i in range(len(names))]
     if not isinstance(names, list) or not names:
         raise SourceError(f"{place.name}: no names of classes in it", hint=_HINT)
-    count = found.get("nc", len(names))
-    if count != len(names):
-        raise SourceError(f"{place.name}: {len(names)} names, but nc is {count}", hint=_HINT)
-    return [str(name) for name in names]
+    count = found.get("nc")
+    if count is not None and count != str(len(names)):
+        raise SourceError(
+            f"{place.name}: {len(names)} names, but nc is {str(count)[:40]}", hint=_HINT
+        )
+    for number, name in enumerate(names):
+        if not isinstance(name, str):
+            raise SourceError(
+                f"{place.name}: the name of class {number} is not a text",
+                hint="write each name in quotes",
+            )
+    return names
 
 
 def _named_in_files(root: Place) -> list[str]:
@@ -288,7 +323,8 @@ def yolo(
         has_key_points = bool(found.get("kpt_shape"))
         if isinstance(path := found.get("path"), str) and root.child(path).is_dir():
             root = root.child(path)
-        parts = {one: found[one] for one in _SPLITS if found.get(one)}
+        words = [one for one in found if is_split_word(one) and one not in _SPLITS]
+        parts = {one: found[one] for one in (*_SPLITS, *words) if found.get(one)}
         if split is None and not parts:
             raise SourceError(f"{described.name}: it has neither train, val nor test", hint=_HINT)
         images = {
@@ -297,7 +333,7 @@ def yolo(
             if split in (None, one)
         }
     if split is not None and split not in images:
-        known = list(images) if described is None else [one for one in _SPLITS if found.get(one)]
+        known = list(images) if described is None else list(parts)
         raise ConfigError(
             f"no split {split!r}",
             hint=did_you_mean(split, known, f"splits: {', '.join(known) or 'none'}", form=repr),
