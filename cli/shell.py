@@ -209,13 +209,13 @@ class Shell:
         with result:
             if result.update_count is None:
                 pages = ResultPages(result, whole=target is not None)
-                told, more = self._rows(pages, target)
+                summary, more = self._rows(pages, target)
                 seconds += more
             elif first_word(text) in _CHANGES_NAMES:
-                told, self._names_at = "done", -_NAMES_S
+                summary, self._names_at = "done", -_NAMES_S
             else:
-                told = f"{_counted(result.update_count)} changed"
-        note(f"{told}, {seconds:.3f} s" if self.options.timing else told)
+                summary = f"{_counted(result.update_count)} changed"
+        note(f"{summary}, {seconds:.3f} s" if self.options.timing else summary)
 
     def _rows(self, result: Paged, target: Path | None) -> tuple[str, float]:
         """Show or write the rows; return their number and the seconds they took."""

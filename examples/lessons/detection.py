@@ -1,4 +1,4 @@
-"""Detection images, decoded beside the training: an asynchronous pipeline, drawn as a plot.
+"""Detection images, decoded during the training: an asynchronous pipeline, drawn as a plot.
 
 python examples/lessons/detection.py VOC_FOLDER [--images N] [--plot FILE.svg]
 """

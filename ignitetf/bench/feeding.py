@@ -170,8 +170,8 @@ class FeedProcess:
     def _last_error_line(self) -> str:
         self._process.wait(_END_S)
         self._errors.seek(0)
-        told = self._errors.read().decode(errors="replace").strip().splitlines()
-        lines = [line for line in told if not line.startswith("hint: ")]
+        output = self._errors.read().decode(errors="replace").strip().splitlines()
+        lines = [line for line in output if not line.startswith("hint: ")]
         return lines[-1] if lines else "no message"
 
 

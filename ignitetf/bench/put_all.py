@@ -75,9 +75,9 @@ def put_all_seconds(work: PutAll, limit_s: float = _LIMIT_S) -> float:
     except subprocess.TimeoutExpired as error:
         raise RequestTimeout(f"pyignite took more than {limit_s:g} s") from error
     if ended.returncode:
-        told = ended.stderr.decode(errors="replace").strip().splitlines()
+        output = ended.stderr.decode(errors="replace").strip().splitlines()
         # Notes of the error, such as its hint, follow its message.
-        lines = [line for line in told if not line.startswith("hint: ")] or ["no message"]
+        lines = [line for line in output if not line.startswith("hint: ")] or ["no message"]
         raise IgniteTFError(f"pyignite's process failed: {lines[-1]}")
     return float(ended.stdout)
 

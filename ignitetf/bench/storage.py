@@ -34,7 +34,7 @@ _CACHE: Final = "IGNITETF_BENCH_STORAGE"
 _MOST_BYTES: Final = 2_000_000_000
 # Share of the free memory: rows need a little more than their bytes, and other clients need room.
 _NODE_SHARE, _DISK_SHARE = 0.6, 0.5
-# Files get the samples in parts of this size, so that readers in several processes have some each.
+# The files have parts of this size, so that each of several processes has some to read.
 _FILE_PART_BYTES: Final = 8 << 20
 _CLUSTER: Final = {"ignitetf": "ignitetf", BARE_AHEAD: "bare"}
 WAYS: Final = (*_CLUSTER, *PEERS)
@@ -297,8 +297,8 @@ def _sized(
     room = int(_NODE_SHARE * (most - used)) if most else most_bytes
     if room < batch:
         raise ServerOverloaded(
-            f"a batch of {workload.name} has {batch / 1e6:,.0f} MB, and of the node's free memory"
-            f" {room / 1e6:,.0f} MB may be used",
+            f"a batch of {workload.name} has {batch / 1e6:,.0f} MB, but only {room / 1e6:,.0f} MB of"
+            " the node's memory may be used",
             hint="give the node more memory (ignitetf node start --memory SIZE), or remove data",
         )
     nbytes = max(batch, min(most_bytes, room))

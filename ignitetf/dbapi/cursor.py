@@ -25,7 +25,7 @@ from ignitetf.net.client import connect as connect_client
 from ignitetf.net.results import Result
 from ignitetf.net.statements import run_batch, run_redirected
 from ignitetf.sql.tokens import count_parameters, is_query
-from ignitetf.tables.names import suggested
+from ignitetf.tables.names import with_suggestion
 from ignitetf.wire.requests import parameter_list
 from ignitetf.wire.sql_arrays import Kind, Values, joined_arrow, joined_numpy
 
@@ -201,7 +201,7 @@ class Cursor:
             )
         except SqlError as error:
             self._result = None
-            if (found := suggested(client, error, operation)) is error:
+            if (found := with_suggestion(client, error, operation)) is error:
                 raise
             raise found from error
         self.rowcount = -1 if result.update_count is None else result.update_count
@@ -449,7 +449,7 @@ def _rows_of(page: list[Values]) -> Iterator[tuple[Any, ...]]:
 
 def _check_statement(operation: object) -> None:
     if not isinstance(operation, str):
-        raise ProgrammingError(f"the statement is a {type(operation).__name__}, no text")
+        raise ProgrammingError(f"the statement is a {type(operation).__name__}, not a str")
 
 
 def _row_count(size: Any) -> int:

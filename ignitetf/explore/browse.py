@@ -344,7 +344,7 @@ def _by_key(
 def _keys(
     client: Client, data: View, table: Table, last: Any, filters: Sequence[Filter], count: int
 ) -> tuple[list[Any], Any, bool]:
-    """Return a page's keys, the key after which the next page begins, and if it ended early."""
+    """Return a page's keys, the key to continue after (None at the end), and if time ran out."""
     found: list[Any] = []
     stretch, until = _STRETCH, time.monotonic() + _SEARCH_S
     while True:

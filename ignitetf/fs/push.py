@@ -235,7 +235,7 @@ class _Push:
     def _is_good(self, now: RemoteFolder, unit: Unit, doomed: Collection[str]) -> bool:
         """True if a state may name a checkpoint."""
         if unit.name in self._whole:
-            # Its files are removed only with the index, and replaced only by files that fit.
+            # While the index exists, the files exist: other pushes replace them by complete ones only.
             return index_of(unit) in now.entries
         # A checkpoint that is missing or incomplete here may still exist remotely.
         old = unit.name in {one.name for one in self.old}

@@ -64,8 +64,8 @@ def run_in_background(spec: LaunchSpec, job: Job, client: Client) -> Job:
             process.kill()
             process.wait()
             log.seek(0)
-            told = log.read().decode("utf-8", "replace").strip().splitlines()
-            raise error.at(told[-1]) if told else error from None
+            output = log.read().decode("utf-8", "replace").strip().splitlines()
+            raise error.at(output[-1]) if output else error from None
 
 
 def _record(job: str, client: Client, poll: Callable[[], object | None]) -> Job:

@@ -63,7 +63,7 @@ class Launcher:
             )
         threading.Thread(target=self._end, name="ignitetf-launcher", daemon=True).start()
 
-    def told(self) -> str | None:
+    def last_line(self) -> str | None:
         """Return the last line of output of a launcher that has ended; None while it runs."""
         assert self._process is not None
         if self._process.poll() is None:
@@ -99,7 +99,7 @@ def start_launcher(spec: LaunchSpec, job: Job, settings: Settings) -> Callable[[
     }
     ray.get(actor.start.remote(given, script_of(spec.script), environment), timeout=_START_S)
 
-    def told() -> str | None:
-        return str(found) if (found := ray.get(actor.told.remote(), timeout=30)) else None
+    def last_line() -> str | None:
+        return str(found) if (found := ray.get(actor.last_line.remote(), timeout=30)) else None
 
-    return told
+    return last_line

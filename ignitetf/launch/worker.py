@@ -126,12 +126,12 @@ def _one_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return kind
-    told = lines[0]
-    if told.endswith(":"):
+    text = lines[0]
+    if text.endswith(":"):
         # TensorFlow begins with "in user code:" or "Graph execution error:", and ends with the
         # cause, after which it may name the node and the operation.
-        told = next(line for line in reversed(lines) if not line.startswith(("[[", "[Op")))
-    return told if told.startswith(f"{kind}: ") else f"{kind}: {told}"
+        text = next(one for one in reversed(lines) if not one.startswith(("[[", "[Op")))
+    return text if text.startswith(f"{kind}: ") else f"{kind}: {text}"
 
 
 def _compiled(path: str) -> CodeType:

@@ -186,7 +186,7 @@ class Line(Requester):
         self._waiting.clear()
 
     def abort(self) -> None:
-        """End the wait of the thread that uses it; called from another thread."""
+        """Wake the thread that waits on this line, with an error; call it from another thread."""
         self.closed = True
         self._common.abort()
 

@@ -345,8 +345,8 @@ class Pool:
 
     def note_topology(self, channel: Channel) -> None:
         """Store the version of the topology if the node reported one over this connection."""
-        if (told := channel.topology_version) is not None:
-            self.reported_topology, channel.topology_version = told, None
+        if (version := channel.topology_version) is not None:
+            self.reported_topology, channel.topology_version = version, None
 
     def _open_first(self, addresses: Sequence[str]) -> Channel:
         causes: list[IgniteTFError] = []
@@ -424,8 +424,8 @@ class Pool:
     @property
     def nodes_are_old(self) -> bool:
         """True if `known_nodes` may be outdated: the topology changed or its version is unknown."""
-        told = self.reported_topology
-        return told is None or self.topology != told[0]
+        reported = self.reported_topology
+        return reported is None or self.topology != reported[0]
 
     @property
     def nodes_question(self) -> Question[list[NodeEndpoint]]:
@@ -478,10 +478,10 @@ def _with_node_end(
     """Add to a connection error how an embedded node at this address ended, if known."""
     if type(error) is not ConnectError or not isinstance(error.__cause__, ConnectionRefusedError):
         return error
-    if (told := ended_at(address)) is None:
+    if (reason := ended_at(address)) is None:
         return error
     found = ConnectError(
-        f"{error.message}: {told}",
+        f"{error.message}: {reason}",
         hint="'ignitetf node logs' shows its last output; start it again with 'ignitetf node start'",
         **error.fields,
     )

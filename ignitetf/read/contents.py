@@ -119,7 +119,7 @@ class Contents:
 def look_up(client: Client, name: str) -> Opened:
     """Request from the cluster what it knows of a data set, or of the cache with this name."""
     ends = None
-    text, journal, count, nodes, size, told = client.ask(
+    text, journal, count, nodes, size, own_ends = client.ask(
         manifest_question(client, name),
         journal_question(client, name),
         client.partitions_question(name),
@@ -144,7 +144,7 @@ def look_up(client: Client, name: str) -> Opened:
             break
     if manifest is not None and _gives_keys(manifest) and size == manifest.rows:
         if manifest.cache == name:
-            ends = told
+            ends = own_ends
         else:
             (ends,) = client.ask(_key_range_query(client, manifest.cache))
     return Opened(manifest, count, nodes, size, ends)

@@ -160,8 +160,8 @@ class IgniteDialect(Reflection, DefaultDialect):  # type: ignore[misc]
         return isinstance(e.__cause__, ConnectError)
 
     def _get_server_version_info(self, connection: Any) -> tuple[int, ...]:
-        told = connection.execute(text("SELECT VERSION FROM SYS.NODES")).scalar()
-        numbers = str(told).partition("#")[0].split("-")[0].split(".")
+        version = connection.execute(text("SELECT VERSION FROM SYS.NODES")).scalar()
+        numbers = str(version).partition("#")[0].split("-")[0].split(".")
         return tuple(int(number) for number in numbers if number.isdigit())
 
     def _get_default_schema_name(self, connection: Any) -> str:

@@ -163,8 +163,8 @@ class Reflection:
         keys = [row[0] for row in rows if row[6] and row[0] not in HIDDEN | {"_KEY"}]
         indexes = dict(row[:2] for row in connection.execute(_INDEXES, names))
         # A key of one column is an index of `_KEY`; the proxy index names the column.
-        told = indexes.get(f"{_KEY_INDEX}_proxy") or indexes.get(_KEY_INDEX) or ""
-        order = [name for name, _ in _indexed(told)]
+        indexed = indexes.get(f"{_KEY_INDEX}_proxy") or indexes.get(_KEY_INDEX) or ""
+        order = [name for name, _ in _indexed(indexed)]
         keys.sort(key=lambda name: order.index(name) if name in order else len(order))
         return {"constrained_columns": [self.normalize_name(name) for name in keys], "name": None}
 
@@ -188,8 +188,8 @@ class Reflection:
             and not (name.endswith("_proxy") and name[:-6] in indexes)
         ]
 
-    def _index(self, name: str, told: list[tuple[str, str]], keys: list[str]) -> dict[str, Any]:
-        own = [(n, order) for n, order in told if n != "_KEY" and n not in HIDDEN]
+    def _index(self, name: str, indexed: list[tuple[str, str]], keys: list[str]) -> dict[str, Any]:
+        own = [(n, order) for n, order in indexed if n != "_KEY" and n not in HIDDEN]
         tail = [self.normalize_name(n) for n, _ in own[-len(keys) :]] if keys else []
         if tail == keys and len(own) > len(keys):
             own = own[: len(own) - len(keys)]
@@ -306,9 +306,9 @@ class IgniteInspector(Inspector):  # type: ignore[misc]
         super().reflect_table(table, *args, **kwargs)
 
 
-def _indexed(told: str | None) -> list[tuple[str, str]]:
+def _indexed(indexed: str | None) -> list[tuple[str, str]]:
     """Return an index's columns with their order, from `"A" ASC, "B" DESC`; none if unknown."""
-    return [(name.replace('""', '"'), order) for name, order in _INDEXED.findall(told or "")]
+    return [(name.replace('""', '"'), order) for name, order in _INDEXED.findall(indexed or "")]
 
 
 def _literal(default: str, java: str) -> str:

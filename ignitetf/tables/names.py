@@ -25,7 +25,7 @@ __all__ = [
     "spelled",
     "sql_names",
     "sql_with_suggestions",
-    "suggested",
+    "with_suggestion",
 ]
 
 _PLAIN: Final = re.compile(r"[A-Z_][A-Z0-9_$]*\Z")
@@ -111,12 +111,12 @@ def sql_with_suggestions(
         result.close()
         return client.sql(statement, params, timeout_s=timeout_s, page_size=rows)
     except SqlError as error:
-        if (found := suggested(client, error, statement)) is error:
+        if (found := with_suggestion(client, error, statement)) is error:
             raise
         raise found from error
 
 
-def suggested(client: Client, error: SqlError, statement: str) -> SqlError:
+def with_suggestion(client: Client, error: SqlError, statement: str) -> SqlError:
     """Return the error of a statement, with a hint on the nearest table or column if any."""
     hint = _suggestion(client, error.message, statement)
     return error if hint is None else error.hinted(hint)

@@ -119,7 +119,7 @@ def _order_of(rows: EpochRows) -> KeyOrder:
     if order.global_batch is not None or order.even is not None:
         raise ConfigError(
             f"{rows.name}: rows with global_batch= or even= cannot be packed",
-            hint="open them without; pack_sequences takes global_batch, and its steps are even",
+            hint="leave both out of open_rows; pack_sequences takes global_batch, and its steps are even",
         )
     if any(done for _, done in rows.position.chain):
         raise ConfigError(

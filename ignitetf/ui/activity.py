@@ -86,8 +86,8 @@ def tail_of_log(client: Client, job: str) -> list[tuple[str, list[str]]]:
 def _view(store: JobStore, job: Job) -> JobView:
     workers = store.workers(job.id)
     living = store.living_workers(job.id, (worker.number for worker in workers))
-    told = [(worker, worker.number in living) for worker in workers]
-    return JobView(job, told, _epochs(workers), store.stop_requested(job.id))
+    marked = [(worker, worker.number in living) for worker in workers]
+    return JobView(job, marked, _epochs(workers), store.stop_requested(job.id))
 
 
 def _epochs(workers: Sequence[WorkerStatus]) -> list[Epoch]:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ignitetf import Client
-from ignitetf.errors import ConfigError
+from ignitetf.errors import ConfigError, SqlError
 from ignitetf.sql import split
 from ignitetf.sql.tokens import first_word, reads_only, tokens
+from ignitetf.tables.names import with_suggestion
 from ignitetf.ui.cells import Cell, cell
 
 __all__ = ["Answer", "only_statement", "run_statement"]
@@ -28,8 +29,10 @@ _LONGEST: Final = 20_000
 # Words that begin a statement which is not a plain query.
 _BEGINNINGS: Final = frozenset(
     ("ALTER", "COPY", "CREATE", "DELETE", "DROP", "FROM", "GRANT", "INSERT", "KILL", "MERGE", "REVOKE",
-     "SELECT", "SET", "SHOW", "TABLE", "UPDATE", "VALUES", "WITH")
+     "SELECT", "SET", "TABLE", "UPDATE", "VALUES", "WITH")
 )  # fmt: skip
+# Statements of other databases that list tables or columns.
+_LISTINGS: Final = frozenset(("DESC", "DESCRIBE", "SHOW"))
 _HINT: Final = "one SELECT, or EXPLAIN SELECT; 'ignitetf ui --write' allows changes"
 
 
@@ -76,6 +79,11 @@ def _refused(statement: str) -> ConfigError:
     if any(token.kind == "param" for token in found):
         return ConfigError("the statement has a '?'", hint="write the value in its place")
     word = first_word(statement)
+    if word in _LISTINGS:
+        return ConfigError(
+            f"Apache Ignite does not support {word}",
+            hint="the page Data lists the tables and their columns",
+        )
     if word in _BEGINNINGS:
         return ConfigError(
             "this page only reads, and this statement is not a plain query", hint=_HINT
@@ -98,7 +106,11 @@ def run_statement(client: Client, text: str, *, write: bool) -> Answer:
     if not query and not write:
         raise _refused(statement)
     begin = time.monotonic()
-    with client.sql(statement, page_size=_PAGE_ROWS, timeout_s=LIMIT_S, only_query=query) as result:
+    try:
+        result = client.sql(statement, page_size=_PAGE_ROWS, timeout_s=LIMIT_S, only_query=query)
+    except SqlError as error:
+        raise with_suggestion(client, error, statement) from error
+    with result:
         answer = Answer(result.columns, changed=result.update_count)
         if answer.changed is None:
             for row in result:

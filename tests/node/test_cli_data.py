@@ -375,6 +375,9 @@ def test_doctor_says_what_is_here_and_what_is_missing(cli: Cli, monkeypatch) -> 
         ("COMMIT", "takes effect at once"),
         ('SELECT "x" FROM SYS.CACHES', "single quotes"),
         ("SELECT CAST('x' AS INT)", "CAST"),
+        ("TRUNCATE TABLE X", "DELETE FROM"),
+        ("CREATE TABLE NO_KEY (A INT)", "PRIMARY KEY"),
+        ("CREATE TABLE KEY_ALONE (A INT PRIMARY KEY)", "another column"),
     ],
 )
 def test_sql_of_other_databases_gets_a_hint(cli, statement, hint):
@@ -390,10 +393,14 @@ def test_messages_name_the_data_set_and_not_its_table(client, name):
         f"INSERT INTO {name} (NOPE) VALUES (1)",
         f"ALTER TABLE {name} ADD COLUMN V INT",
         f"SELECT _KEY FROM {name}",
+        f"SELECT V, COUNT(*) FROM {name}",
+        f"INSERT INTO {name} (V) VALUES (1)",
+        f"UPDATE {name} SET ID = 5",
     )
     for statement in statements:
         with pytest.raises(SqlError) as raised:
             client.sql(statement)
+        assert "node [" not in raised.value.message, statement
         assert "__" not in f"{raised.value.message} {raised.value.hint}", statement
     with pytest.raises(ConfigError) as named:
         load_dataset({"V": np.arange(3)}, "My Photos", client=client)

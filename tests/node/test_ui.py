@@ -167,6 +167,9 @@ def test_a_link_with_the_token_opens_its_page(site, link, place):
         ("DELETE FROM UI_ROWS", "only reads"),
         ("SELECT 'a", "not closed"),
         ("SELECT ?", "in its place"),
+        ("SHOW TABLES", "the page Data"),
+        ("SELECT LABEEL FROM UI_ROWS", "did you mean LABEL?"),
+        ("SELECT * FROM UI_ROWZ", "did you mean UI_ROWS?"),
     ],
 )
 def test_a_mistake_in_sql_is_named(site, text, said):

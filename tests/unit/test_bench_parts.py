@@ -63,7 +63,7 @@ def check_plot():
 
 def test_a_plot_needs_its_folder(check_plot, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, match="the folder does not exist"):
         check_plot(tmp_path / "missing" / "rates.png")
     check_plot(tmp_path / "rates.png")
     assert list(tmp_path.iterdir()) == []
@@ -79,7 +79,7 @@ def test_a_plot_needs_matplotlib(check_plot, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--plot", "/missing/rates.png"], "there is no such folder"),
+        (["--plot", "/missing/rates.png"], "the folder does not exist"),
         (["--nodes", "2"], "--nodes needs --rows partitions"),
         (["--partitions", "2", "--partitions", "4"], "--rows partitions alone"),
     ],

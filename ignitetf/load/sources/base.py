@@ -196,7 +196,7 @@ class Source(ABC):
         self.bad_records: OnBadRecord = bad_records
         self.skipped: list[BadRecord] = []
         self.notes: list[str] = []
-        self._told: dict[str, str] = {}  # the last note of a kind
+        self._last_notes: dict[str, str] = {}  # the last note of a kind
         self.position = 0
         self._numbering: _Numbering | None = None
 
@@ -253,10 +253,10 @@ class Source(ABC):
 
     def report(self, kind: str, text: str, *, once: bool = False) -> None:
         """Add a note, or replace the last note of its kind; `once` keeps the last note instead."""
-        last = self._told.get(kind)
+        last = self._last_notes.get(kind)
         if last is not None and (once or last == text):
             return
-        self._told[kind] = text
+        self._last_notes[kind] = text
         if last in self.notes:
             self.notes[self.notes.index(last)] = text
         else:

@@ -198,10 +198,10 @@ def _is_file(pa: Any, kind: Any) -> bool:
 def _outside(name: str, content: Any, path: Any) -> Iterator[tuple[int, str]]:
     """Yield the rows that have the path of a file only."""
     for at in np.flatnonzero(content.is_null().to_numpy(zero_copy_only=False)).tolist():
-        if (told := path[at].as_py()) is not None:
+        if (file_path := path[at].as_py()) is not None:
             yield (
                 at,
-                f"column {name}: the file {told[:80]!r} is missing from the table, which only has its path",
+                f"column {name}: the file {file_path[:80]!r} is missing from the table, which only has its path",
             )
 
 

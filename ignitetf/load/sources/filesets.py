@@ -168,8 +168,8 @@ def is_split_word(name: str) -> bool:
 def _splits(places: Sequence[Place]) -> list[str | None]:
     """Return the split of each file.
 
-    A usual name of a split counts in the name of the file, or as that of its folder; any other
-    word only before the numbers of a file.
+    The usual name of a split is found in the name of the file, or is the name of its folder. Any
+    other name must be in front of a number in the name of the file.
     """
     found = []
     for place in places:

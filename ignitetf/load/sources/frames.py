@@ -51,10 +51,10 @@ class ImageSize:
             turn: Its orientation in EXIF; 1 for none.
             has_boxes: Whether the annotation has boxes.
         """
-        told, stored = (self.width, self.height), (width, height)
-        same = told in (stored, (0, 0))
+        stated, stored = (self.width, self.height), (width, height)
+        same = stated in (stored, (0, 0))
         shown = f"{self.width} x {self.height}"
-        upright = turn in _QUARTER_TURNS and told == stored[::-1]
+        upright = turn in _QUARTER_TURNS and stated == stored[::-1]
         if not has_boxes and (same or upright):
             return
         if not same and upright:
@@ -66,7 +66,7 @@ class ImageSize:
             raise BoxError(
                 f"its annotation is for an image of {shown}, while the image has {width} x {height}"
             )
-        by_size = turn in _QUARTER_TURNS and told == stored and width != height
+        by_size = turn in _QUARTER_TURNS and stated == stored and width != height
         if turn != 1 and not by_size:
             raise BoxError(
                 f"its image has the EXIF orientation {turn}, and the annotation does not say"

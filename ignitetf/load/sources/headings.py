@@ -33,8 +33,8 @@ def nested_names(names: Sequence[str]) -> list[str]:
     found = [_name(name, number) for number, name in enumerate(names)]
     if not found:
         raise ValueError("it has no fields")
-    if (told := alike(names, found)) is not None:
-        raise ValueError(f"two nested names are equal: {told}")
+    if (doubled := alike(names, found)) is not None:
+        raise ValueError(f"two nested names are equal: {doubled}")
     return found
 
 
@@ -46,12 +46,12 @@ def alike(headings: Sequence[str], names: Sequence[str]) -> str | None:
     by_name: dict[str, list[str]] = {}
     for heading, name in zip(headings, names, strict=True):
         by_name.setdefault(name.upper(), []).append(heading)
-    told = [
+    doubled = [
         f"{' and '.join(map(repr, old))} are both {name!r}"
         for name, old in by_name.items()
         if len(old) > 1
     ]
-    return "; ".join(told) or None
+    return "; ".join(doubled) or None
 
 
 def _name(text: str, number: int) -> str:

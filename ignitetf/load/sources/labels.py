@@ -136,9 +136,9 @@ def read_labels(
         )
     wanted = [i for i, _ in chosen_columns(table.name, first, columns) if i != path]
     known = [path, *wanted]
-    if (told := alike([first[i] for i in known], [names[i] for i in known])) is not None:
+    if (doubled := alike([first[i] for i in known], [names[i] for i in known])) is not None:
         raise SourceError(
-            f"{table.name}: two columns have the same name: {told}",
+            f"{table.name}: two columns have the same name: {doubled}",
             hint="--columns A,B loads other columns only; --rename COLUMN_1=NEW renames a column by"
             " its position",
         )

@@ -207,10 +207,10 @@ def columns_of_headings(
         (i, column_of_heading(name, i))
         for i, name in chosen_columns(table, headings, columns, rename)
     ]
-    told = alike([headings[i] for i, _ in chosen], [name for _, name in chosen])
-    if told is not None:
+    doubled = alike([headings[i] for i, _ in chosen], [name for _, name in chosen])
+    if doubled is not None:
         raise SourceError(
-            f"{table}: two columns have the same name: {told}",
+            f"{table}: two columns have the same name: {doubled}",
             hint=f"capitals and small letters count as equal; {_RENAME}, also COLUMN_1=NEW by its"
             f" position; {LEAVE_OUT}",
         )

@@ -403,10 +403,16 @@ def _found_specs(
     """Return the features: as in the folder's metadata, otherwise as in the first records."""
     if notes is None:
         return inferred_specs(sample)
-    told = {spec.feature: spec for spec in declared_specs(notes.types)} if notes.types else {}
+    from_metadata = (
+        {spec.feature: spec for spec in declared_specs(notes.types)} if notes.types else {}
+    )
     seen = {name for features, _ in sample for name in features}
-    found = {spec.feature: spec for spec in inferred_specs(sample)} if seen - told.keys() else {}
-    return [spec for _, spec in sorted({**found, **told}.items())]
+    found = (
+        {spec.feature: spec for spec in inferred_specs(sample)}
+        if seen - from_metadata.keys()
+        else {}
+    )
+    return [spec for _, spec in sorted({**found, **from_metadata}.items())]
 
 
 def _same_layout(rows: NDArray[np.uint8], spans: Sequence[tuple[int, tuple[int, int]]]) -> bool:
