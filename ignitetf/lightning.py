@@ -13,6 +13,7 @@ ahead, nor on its number of worker processes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -107,7 +108,9 @@ class DataModule(LightningDataModule):  # type: ignore[misc]
                 f"{rows.name}: the {shard[1]} ranks have different numbers of batches",
                 hint="drop_last=True, or even='pad' or 'drop'",
             )
-        self._epochs = _Epochs(train, self._rest_of(train, rows), self._options, self._place)
+        rest = functools.partial(self._rest_of, train, rows)
+        rest()  # Raises now, rather than at the first batch, if the state does not fit.
+        self._epochs = _Epochs(train, rest, self._options, self._place)
         return self._epochs
 
     def val_dataloader(self) -> Any:
@@ -128,6 +131,11 @@ class DataModule(LightningDataModule):  # type: ignore[misc]
             return self._state
         _, batches = self._place()
         return {"step": self._step, "rows": self._epochs.state(batches)}
+
+    def setup(self, stage: str) -> None:
+        """Forget the state of an earlier training; the Trainer loads that of its checkpoint next."""
+        if stage == "fit":
+            self._state = {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Make `train_dataloader` continue from a `state_dict`."""
@@ -189,7 +197,7 @@ class _Epochs:
 
     Args:
         train: The rows of whole epochs.
-        rest: The same, from the loaded state on.
+        rest: Returns the same, from the loaded state on.
         options: Options of the DataLoader.
         place: Returns the epoch of the Trainer, and the number of its batches that are done.
 
@@ -200,12 +208,14 @@ class _Epochs:
     def __init__(
         self,
         train: IterableDataset,
-        rest: IterableDataset,
+        rest: Callable[[], IterableDataset],
         options: Mapping[str, Any],
         place: Callable[[], tuple[int, int]],
     ) -> None:
         self._train, self._rest, self._place = train, rest, place
-        self._loader = _loader(rest, options)
+        self._options = options
+        self._read: IterableDataset | None = None
+        self._loader: DataLoader[Any] | None = None
         self.epoch: int | None = None
 
     def __len__(self) -> int:
@@ -213,8 +223,12 @@ class _Epochs:
 
     def __iter__(self) -> Iterator[Any]:
         # The Trainer makes an iterator before it knows the epoch, and reads from it afterwards.
-        self.epoch, _ = self._place()
-        self._rest.set_epoch(self.epoch)
+        self.epoch, batches = self._place()
+        # The state is of one epoch of one training; the same epoch of a later training is whole.
+        read = self._rest() if batches else self._train
+        if self._loader is None or read is not self._read:
+            self._read, self._loader = read, _loader(read, self._options)
+        read.set_epoch(self.epoch)
         yield from self._loader
 
     def state(self, batches: int) -> dict[str, Any]:

@@ -135,6 +135,22 @@ def test_training_goes_on_with_more_epochs(address, typed_rows, tmp_path):
             assert model.seen + again.seen == whole
 
 
+@pytest.mark.parametrize("step", [7, -1])
+def test_a_data_module_that_was_used_begins_again(address, typed_rows, tmp_path, step):
+    """A state is of one training: another Trainer gets whole epochs, or those of its checkpoint."""
+    whole = wanted(typed_rows, address)
+    step %= len(whole)
+    saving = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+    data = made(typed_rows, address, validation=None)
+    assert fit(data, saving)[0].seen == whole
+    resumed, _ = fit(data, checkpoint=tmp_path / f"step={step}.ckpt")
+    assert resumed.seen == whole[step:]
+    assert fit(data)[0].seen == whole
+    model, trainer = fit(data, checkpoint=tmp_path / f"step={step}.ckpt")
+    trainer.fit(model, datamodule=data, ckpt_path=tmp_path / "step=3.ckpt")
+    assert model.seen == whole[step:] + whole[3:]
+
+
 def test_global_steps_go_on_on_another_number_of_ranks(address, typed_rows):
     """The steps of two ranks after those of three, and those of one rank that are the same."""
 
@@ -157,8 +173,10 @@ def test_global_steps_go_on_on_another_number_of_ranks(address, typed_rows):
             )
             data.trainer.current_epoch = epoch
             data.load_state_dict(state)
+            progress = data.trainer.fit_loop.epoch_loop.batch_progress.current
+            progress.processed = 2 if state else 0
             steps = [batch["key"].tolist() for batch in data.train_dataloader()]
-            data.trainer.fit_loop.epoch_loop.batch_progress.current.processed = done
+            progress.processed = done
             found.append(steps)
             states.append(data.state_dict())
         assert all(one == states[0] for one in states)
