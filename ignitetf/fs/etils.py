@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import io
+import glob
 import os
 import posixpath
 import re
@@ -106,12 +106,19 @@ class IgfsPath(epath.Path):  # type: ignore[misc]
     @property
     def system(self) -> IgniteFileSystem:
         """The file system of this path; one per cluster and process."""
+        self._require_cluster()
         return IgniteFileSystem(**connection_of_url(self.__fspath__()))
 
     @property
     def place(self) -> str:
         """The path within its file system."""
+        self._require_cluster()
         return "/" + "/".join(self.parts[2:])
+
+    def _require_cluster(self) -> None:
+        """Raise ValueError for a relative path, and for what `path / "/absolute"` makes."""
+        if len(self.parts) < 2 or self.parts[0] != "/" or not self.parts[1].startswith("igfs:"):
+            raise ValueError(f"{self} is not a path in igfs://; begin with the URL of one")
 
     def exists(self) -> bool:
         """Return whether it exists; a failed request is an error, not False."""
@@ -134,7 +141,7 @@ class IgfsPath(epath.Path):  # type: ignore[misc]
 
     def glob(self, pattern: str) -> Iterator[IgfsPath]:
         """Yield the paths below that match."""
-        for name in self.system.glob(posixpath.join(self.place, pattern)):
+        for name in self.system.glob(posixpath.join(glob.escape(self.place), pattern)):
             yield self._at(name)
 
     def walk(
@@ -204,10 +211,8 @@ class IgfsPath(epath.Path):  # type: ignore[misc]
         """Open the file; what is written appears when it is closed."""
         if not _MODES.fullmatch(mode):
             raise ValueError(f"{self}: mode {mode!r} is not one of r, w, x, a, with or without b")
-        raw = self.system.open(self.place, mode.replace("b", "") + "b")
-        if "b" in mode:
-            return raw  # type: ignore[no-any-return]
-        return io.TextIOWrapper(raw, encoding=encoding or "utf-8", errors=errors)
+        text = {} if "b" in mode else {"encoding": encoding or "utf-8", "errors": errors}
+        return self.system.open(self.place, mode, **text)  # type: ignore[no-any-return]
 
     def touch(self, mode: int = 0o666, exist_ok: bool = True) -> None:
         """Create the file, or update the time of an existing one."""

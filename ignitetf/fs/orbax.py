@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -74,9 +75,38 @@ def tree_handler(**options: Any) -> ocp.PyTreeCheckpointHandler:
         (jax.Array, _JaxArrays()),
         (str, _Strings()),
     )
-    return ocp.PyTreeCheckpointHandler(
-        **{"use_ocdbt": False, "type_handler_registry": registry, **options}
-    )
+    options = {"use_ocdbt": False, "type_handler_registry": registry, **options}
+    handler = ocp.PyTreeCheckpointHandler(**options)
+    # Not in a subclass: Orbax finds the arguments of a handler by its exact class.
+    handler.save = _checked(handler.save)
+    handler.async_save = _checked(handler.async_save)
+    return handler
+
+
+def _checked(save: Callable[..., R]) -> Callable[..., R]:
+    """Return a method of Orbax's handler that refuses trees whose values have no place each."""
+
+    @functools.wraps(save)
+    def checked(directory: Any, item: Any = None, *more: Any, **given: Any) -> R:
+        args = given.get("args")
+        _check_names(item if args is None else args.item)
+        return save(directory, item, *more, **given)
+
+    return checked
+
+
+def _check_names(tree: Any) -> None:
+    """Raise ValueError unless each array of a tree has a folder of its own within the checkpoint.
+
+    Orbax makes one name of the keys on the way to an array, with dots between them.
+    """
+    seen = set[str]()
+    for name in jax.tree.leaves(ocp.tree.get_param_names(tree, include_empty_nodes=False)):
+        if name and {"", ".", ".."} & set(name.split("/")):
+            raise ValueError(f"{name!r} cannot be the name of a folder; rename this key")
+        if name in seen:
+            raise ValueError(f"two values have the name {name!r}; rename a key that has a dot")
+        seen.add(name)
 
 
 @dataclass(frozen=True)
@@ -157,7 +187,7 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
 
 def _write_array(store: Store, folder: str, layout: _Layout, boxes: Sequence[_Box]) -> _Writers:
     """Store the content of an array's files; they appear when the writers are closed."""
-    store.make_directory(folder, exist_ok=True)
+    store.make_directory(folder, parents=True, exist_ok=True)
     contents = {_ARRAY: memoryview(layout.to_json())}
     for box in boxes:
         data = box.data
@@ -227,13 +257,13 @@ def _whole(shape: Sequence[int]) -> Slices:
 
 def _place(info: Any) -> tuple[Store, str]:
     """Return the store and the folder of a parameter."""
-    folder = info.parent_dir / info.name
-    if not isinstance(folder, IgfsPath):
+    parent = info.parent_dir
+    if not isinstance(parent, IgfsPath):
         raise ValueError(
-            f"{folder} is not in igfs://: tree_handler() is for igfs:// only; "
+            f"{parent} is not in igfs://: tree_handler() is for igfs:// only; "
             "use Orbax's own handlers there"
         )
-    return folder.system.store, folder.place
+    return parent.system.store, f"{parent.place}/{info.name}".rstrip("/")
 
 
 async def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:

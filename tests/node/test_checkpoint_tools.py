@@ -164,6 +164,50 @@ def test_orbax_without_the_handler_is_refused_and_writes_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_each_array_has_a_folder_of_its_own(ocp, base, tmp_path):
+    """Keys may have slashes, as those of Haiku; nothing is written out of the checkpoint."""
+    import jax.numpy as jnp
+
+    from ignitetf.fs.orbax import tree_handler
+
+    saved = {"mlp/~/linear_0": {"w": jnp.ones(3)}, "a.b": np.ones(2), "a": {"c": 1}}
+    checkpointer = ocp.Checkpointer(tree_handler())
+    checkpointer.save(f"{base}/1", args=ocp.args.PyTreeSave(saved))
+    same(checkpointer.restore(f"{base}/1", args=ocp.args.PyTreeRestore()), saved)
+    fs, path = fsspec.url_to_fs(base)
+    fs.get(f"{path}/1", str(tmp_path / "1"), recursive=True)
+    plain = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    arguments = ocp.checkpoint_utils.construct_restore_args(saved)
+    same(plain.restore(tmp_path / "1", args=ocp.args.PyTreeRestore(restore_args=arguments)), saved)
+    for wrong, message in (
+        ({"a.b": np.ones(3), "a": {"b": jnp.ones(2)}}, "two values have the name 'a.b'"),
+        ({"..": jnp.ones(2)}, "rename this key"),
+        ({"/up": np.ones(2)}, "rename this key"),
+        ({"a": {"/../../b": np.ones(2)}}, "rename this key"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            checkpointer.save(f"{base}/2", args=ocp.args.PyTreeSave(wrong))
+    assert not [
+        name for name in fs.find(path) if not name.startswith((f"{path}/1/", f"{path}/2.orbax"))
+    ]
+
+
+def test_a_path_of_epath_is_in_the_cluster_or_refused(ocp, base):
+    from etils import epath
+
+    import ignitetf.fs.etils  # noqa: F401
+
+    folder = epath.Path(base) / "a[1]*"
+    folder.mkdir(parents=True)
+    (folder / "b.txt").write_text("b")
+    assert (
+        list(epath.Path(base).glob("*/b.txt")) == list(folder.glob("*.txt")) == [folder / "b.txt"]
+    )
+    for outside in (folder / "/b.txt", folder.relative_to(folder.parent)):
+        with pytest.raises(ValueError, match="is not a path in igfs://"):
+            outside.rmtree()
+
+
 def test_what_orbax_cannot_restore_says_why(ocp, base):
     import jax
 
