@@ -448,6 +448,13 @@ class IgniteFileSystem(Walking):
 
     # Content
 
+    def open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        """Open a file; leaving its `with` block by an exception publishes nothing."""
+        if "b" in mode:
+            return super().open(path, mode, **kwargs)
+        text = {k: kwargs.pop(k) for k in ("encoding", "errors", "newline") if k in kwargs}
+        return _TextFile(super().open(path, mode.replace("t", "") + "b", **kwargs), **text)
+
     def _open(
         self,
         path: str,
@@ -625,7 +632,7 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def __del__(self) -> None:
         # A child of a fork has a copy of the object, and leaves the file to its parent.
-        if self._writer is None or not self._writer.inherited:
+        if not self.closed and (self._writer is None or not self._writer.inherited):
             super().__del__()
 
     def fileno(self) -> int:
@@ -634,6 +641,15 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
         Libraries catch exactly this and do without `os.fsync`; closing the file stores it.
         """
         raise io.UnsupportedOperation(f"{self.path}: igfs:// files have no file descriptor")
+
+
+class _TextFile(io.TextIOWrapper):
+    """A text file that is discarded like an `IgniteFile`."""
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is not None and isinstance(self.buffer, IgniteFile):
+            self.buffer.discard()
+        super().__exit__(kind, *rest)
 
 
 _Names = Any  # a list, or with `detail` a dict from name to info

@@ -90,12 +90,21 @@ def test_a_transaction_shows_its_files_at_the_end(fs, base):
 
 
 @pytest.mark.core
-def test_an_exception_in_a_with_block_keeps_the_old_file(fs, base):
+@pytest.mark.parametrize(("mode", "new"), [("wb", b"new"), ("w", "new"), ("at", "new")])
+def test_an_exception_in_a_with_block_keeps_the_old_file(fs, base, mode, new):
     fs.pipe(f"{base}/f", b"old")
-    with pytest.raises(ZeroDivisionError), fs.open(f"{base}/f", "wb") as file:
-        file.write(b"new")
+    with pytest.raises(ZeroDivisionError), fs.open(f"{base}/f", mode) as file:
+        file.write(new)
         raise ZeroDivisionError
     assert fs.cat(f"{base}/f") == b"old"
+
+
+def test_a_text_file_is_what_was_written(fs, base):
+    with fs.open(f"{base}/f", "w", encoding="latin2", newline="\r\n") as file:
+        file.write("zażółć\n")
+    assert fs.cat(f"{base}/f").decode("latin2") == "zażółć\r\n"
+    with fs.open(f"{base}/f", "rt", encoding="latin2") as file:
+        assert list(file) == ["zażółć\n"]
 
 
 def test_pickles(fs, base):
