@@ -5,13 +5,13 @@ process rows -> Arrow -> **huggingface**
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ignitetf.errors import ConfigError, MissingExtra
 from ignitetf.read.export import count_of, record_of
 from ignitetf.read.key_order import KeyOrder
+from ignitetf.read.numbered import columns_between
 from ignitetf.read.plain import text_names, value_of
 from ignitetf.read.process_rows import ProcessRows, opened
 from ignitetf.read.rows import EpochRows
@@ -75,8 +75,7 @@ def _rows_of(rows: ProcessRows, starts: list[int], size: int) -> Iterator[dict[s
     opened = rows.get()
     texts = text_names(opened)
     for start in starts:
-        with contextlib.closing(opened.advance(start).batches(size)) as batches:
-            columns = next(batches)
+        columns = columns_between(opened, start, start + size)
         for number in range(count_of(columns)):
             record = record_of(columns, number)
             if not opened.plain:

@@ -1,16 +1,16 @@
 """`read_rows`: the rows of a data set as a Ray Dataset.
 
-process rows -> **ray**
+numbered, plain -> **ray**
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
 
 from ignitetf.errors import ConfigError, MissingExtra
 from ignitetf.read.key_order import KeyOrder
+from ignitetf.read.numbered import columns_between
 from ignitetf.read.plain import flat_columns
 from ignitetf.read.process_rows import ProcessRows, opened
 from ignitetf.read.rows import EpochRows
@@ -70,7 +70,7 @@ def read_rows(
 def _read(batch: dict[str, Any], rows: ProcessRows, size: int) -> dict[str, Any]:
     """Return the columns of one block."""
     opened = rows.get()
-    with contextlib.closing(opened.advance(int(batch["start"][0])).batches(size)) as batches:
-        columns = next(batches)
+    start = int(batch["start"][0])
+    columns = columns_between(opened, start, start + size)
     opened.reader.client.release_idle()
     return flat_columns(columns, opened)

@@ -1,6 +1,6 @@
 """Batches of an epoch by number, in every process.
 
-process rows -> **numbered** -> dali, train
+process rows -> **numbered** -> dali, huggingface, ray, train
 """
 
 from __future__ import annotations
@@ -16,7 +16,22 @@ from ignitetf.read.process_rows import ProcessRows, opened
 from ignitetf.read.rows import EpochRows
 from ignitetf.read.scan_order import Shard, whole_argument
 
-__all__ = ["NumberedBatches"]
+__all__ = ["NumberedBatches", "columns_between"]
+
+
+def columns_between(rows: EpochRows, start: int, stop: int) -> dict[str, Any]:
+    """Return the NumPy columns of rows `start` to `stop` of what is left of this worker's epoch.
+
+    They need not end where a global step ends.
+
+    Raises:
+        DataChanged: A row is gone, or the data were loaded again.
+    """
+    order = rows.order
+    assert isinstance(order, KeyOrder)
+    turns = order.turns(rows.position, rows.shard, 1, False, Shard())
+    places = turns.places(start, min(stop, len(rows)))
+    return rows[order.numbers(rows.position.epoch, places)]
 
 
 class NumberedBatches:

@@ -27,12 +27,23 @@ def keys(dataset):
     return [key for batch in dataset.iter_batches(batch_size=32) for key in batch["key"].tolist()]
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": 7, "epoch": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": 7, "epoch": 3},
+        {"shuffle": 7, "global_batch": 16, "shard": (1, 3), "even": "pad"},
+    ],
+)
 def test_the_order_is_that_of_open_rows_and_goes_on_anywhere(engine, address, typed_rows, options):
     rows = open_rows(typed_rows, address, order="global" if options else "keys", **options)
-    wanted = next(rows.batches(10_000))["key"].tolist()
+    step = None if "global_batch" in options else 100
+    sizes, wanted = zip(
+        *((len(part["key"]), part["key"].tolist()) for part in rows.batches(step)), strict=True
+    )
+    wanted, done = sum(wanted, []), sum(sizes[:2]) if step is None else 75
     assert keys(read_rows(typed_rows, address, block_rows=70, **options)) == wanted
-    assert keys(read_rows(rows.resume(rows.state(75)), block_rows=70)) == wanted[75:]
+    assert keys(read_rows(rows.resume(rows.state(done)), block_rows=70)) == wanted[done:]
 
 
 def test_values_are_those_of_the_rows(engine, address, typed_rows):
