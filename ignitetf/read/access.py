@@ -7,7 +7,8 @@ keys, the manifest has recorded all that is needed. Otherwise one SQL statement 
 A cache without a table is scanned completely.
 
 Rows are numbered in the order of their keys, which for loaded data is the order of the source. So a
-row has the same number in every program, independent of order, epoch and shard.
+row has the same number in every program, independent of order, epoch and shard. The exception are
+keys that are not integers: in a global order their rows are numbered in the order of a hash.
 """
 
 from __future__ import annotations
