@@ -646,10 +646,10 @@ class IgniteFile(AbstractBufferedFile):  # type: ignore[misc]
 class _TextFile(io.TextIOWrapper):
     """A text file that is discarded like an `IgniteFile`."""
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is not None and isinstance(self.buffer, IgniteFile):
             self.buffer.discard()
-        super().__exit__(kind, *rest)
+        self.close()
 
 
 _Names = Any  # a list, or with `detail` a dict from name to info
