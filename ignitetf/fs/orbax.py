@@ -223,11 +223,15 @@ def _discard(writers: _Writers) -> None:
         writer.discard()
 
 
-def _layout_at(store: Store, folder: str) -> _Layout:
+def _layout_of(info: Any) -> tuple[Store, str, _Layout]:
+    """Return the store, the folder and the layout of a parameter."""
+    store, folder = _place(info)
     try:
         with contextlib.closing(store.open_read(f"{folder}/{_ARRAY}")) as file:
-            return _Layout.from_json(file.read(0, file.size), folder)
+            return store, folder, _Layout.from_json(file.read(0, file.size), folder)
     except FileNotFoundError as error:
+        if not info.parent_dir.exists():
+            raise  # A saver that keeps only the newest steps has removed this one.
         raise ValueError(
             f"{folder} is not an array that ignitetf saved; arrays in OCDBT files are restored "
             "from a local disk (ignitetf checkpoint pull)"
@@ -292,8 +296,8 @@ class _Arrays(type_handlers.TypeHandler):  # type: ignore[misc]
         return "np.ndarray"
 
     async def metadata(self, infos: Sequence[Any]) -> Sequence[Any]:
-        layouts = await _each(lambda info: _layout_at(*_place(info)), infos)
-        return [self._facts(info, one) for info, one in zip(infos, layouts, strict=True)]
+        found = await _each(_layout_of, infos)
+        return [self._facts(info, one) for info, (_, _, one) in zip(infos, found, strict=True)]
 
     def _facts(self, info: Any, layout: _Layout) -> Any:
         return ocp.metadata.ArrayMetadata(
@@ -345,8 +349,7 @@ class _Arrays(type_handlers.TypeHandler):  # type: ignore[misc]
         return await _each(lambda one: self._restored(*one), list(zip(infos, given, strict=True)))
 
     def _restored(self, info: Any, args: Any) -> Any:
-        store, folder = _place(info)
-        layout = _layout_at(store, folder)
+        store, folder, layout = _layout_of(info)
         found = _read_part(store, folder, layout, _whole(layout.shape))
         return found if args.dtype is None else found.astype(args.dtype, copy=False)
 
@@ -391,8 +394,7 @@ class _JaxArrays(_Arrays):
         return layout, boxes
 
     def _restored(self, info: Any, args: Any) -> Any:
-        store, folder = _place(info)
-        layout = _layout_at(store, folder)
+        store, folder, layout = _layout_of(info)
         shape = getattr(args, "global_shape", None) or layout.shape
         if tuple(shape) != layout.shape:
             raise ValueError(

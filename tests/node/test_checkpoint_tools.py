@@ -208,6 +208,29 @@ def test_a_path_of_epath_is_in_the_cluster_or_refused(ocp, base):
             outside.rmtree()
 
 
+def test_a_step_that_is_removed_meanwhile_is_not_found(ocp, base):
+    from ignitetf.fs import orbax
+
+    saved = {f"p{i}": np.ones(3) for i in range(9)}
+    checkpointer = ocp.Checkpointer(orbax.tree_handler())
+    checkpointer.save(f"{base}/1", args=ocp.args.PyTreeSave(saved))
+    fs, path = fsspec.url_to_fs(f"{base}/1")
+
+    class Removing(ocp.RestoreArgs):
+        """Removes the step between the reading of its metadata and that of its arrays."""
+
+        def __getattribute__(self, name):
+            if name == "restore_type" and fs.exists(path):
+                fs.rm(path, recursive=True)
+            return super().__getattribute__(name)
+
+    arguments = {name: Removing() for name in saved}
+    with pytest.raises(FileNotFoundError):
+        checkpointer.restore(
+            f"{base}/1", args=ocp.args.PyTreeRestore(saved, restore_args=arguments)
+        )
+
+
 def test_what_orbax_cannot_restore_says_why(ocp, base):
     import jax
 
