@@ -332,3 +332,13 @@ def test_a_pipe_is_refused_before_it_is_read(tmp_path):
     finally:
         os.close(holder)
     assert caught.value.hint
+
+
+def test_copies_and_unfinished_files_in_a_folder_are_not_data(tmp_path):
+    """Their rows would be there twice."""
+    loaded = ["a.csv", "b.CSV", "c.csv.1", "d.csv-00000-of-00001"]
+    others = ["a.csv~", "a.csv.bak", "a.csv.part", "a.csv.md5", "#a.csv#", ".a.csv.swp", "a.csvx"]
+    for number, name in enumerate(loaded + others):
+        (tmp_path / name).write_text(f"x\n{number}\n")
+    (tmp_path / "e.csv.gz").write_bytes(gzip.compress(b"x\n99\n"))
+    assert sorted(everything(open_source("csv", tmp_path))["X"]) == [0, 1, 2, 3, 99]

@@ -102,8 +102,14 @@ def test_a_csv_of_path_and_label(folder, tmp_path):
     assert source.class_names is None
     assert everything(source)["LABEL"] == [7, -1]
     elsewhere.write_text("dog/b.png,7\ncat/a.jpg\n")
-    with pytest.raises(SourceError, match="entry 2"):
+    with pytest.raises(SourceError, match="entry 2") as caught:
         open_source("images", folder, labels=elsewhere)
+    assert "--bad-records skip" in caught.value.hint
+    elsewhere.write_text("dog/b.png,7\ncat/a.jpg\ncat/a.jpg,\ndog/b.png,x,y\ncat/a.jpg,8\n")
+    source = open_source("images", folder, labels=elsewhere, bad_records="skip")
+    got = everything(source)
+    assert (got["NAME"], got["LABEL"]) == ([b"dog/b.png", b"cat/a.jpg"], [7, 8])
+    assert "3 entries skipped: entry 2 has 1 columns" in source.notes[0]
     elsewhere.write_text("dog/none.png,7\n")
     with pytest.raises(SourceError, match=r"none\.png: no such file"):
         everything(open_source("images", folder, labels=elsewhere))

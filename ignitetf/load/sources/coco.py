@@ -24,7 +24,7 @@ from ignitetf.load.sources.filesets import DataFile, is_split_word, open_files
 from ignitetf.load.sources.folders import folder_at, is_picture
 from ignitetf.load.sources.frames import BoxError, ImageSize
 from ignitetf.load.sources.jsonvalues import parse_json
-from ignitetf.load.sources.location import Location, Place, digest, open_plain, reading
+from ignitetf.load.sources.location import Location, Place, digest, has_suffix, open_plain, reading
 from ignitetf.load.sources.pictures import MAX_PIXELS
 from ignitetf.tables.storage import OnBadRecord
 from ignitetf.wire.codes import TypeCode
@@ -273,7 +273,11 @@ def _annotation_file(place: Place) -> Place:
     for folder in (place.child("annotations"), place):
         if not folder.is_dir():
             continue
-        names = [name for name, is_dir, _, _ in folder.children() if not is_dir and ".json" in name]
+        names = [
+            name
+            for name, is_dir, _, _ in folder.children()
+            if not is_dir and has_suffix(name, (".json",))
+        ]
         known = [n for n in names if n.startswith("instances") or n.endswith(".coco.json")]
         found += [folder.child(name) for name in known or names]
     if len(found) == 1:

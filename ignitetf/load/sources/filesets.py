@@ -22,7 +22,7 @@ from ignitetf.errors import ConfigError, SourceError
 from ignitetf.load.sources.base import SPLIT, Source
 from ignitetf.load.sources.filelist import walk
 from ignitetf.load.sources.headings import column_of_heading
-from ignitetf.load.sources.location import ChainSource, Place, digest, locate, reading
+from ignitetf.load.sources.location import ChainSource, Place, digest, has_suffix, locate, reading
 from ignitetf.load.sources.tabular import TableOptions, renames
 from ignitetf.spelling import did_you_mean
 from ignitetf.tables.storage import OnBadRecord
@@ -123,7 +123,7 @@ def _below(place: Place, suffixes: tuple[str, ...]) -> list[Place]:
     for name, _, _ in walk(place):
         parts = name.split("/")
         hidden = any(part.startswith("_") and "=" not in part for part in parts)
-        if not hidden and any(suffix in parts[-1].lower() for suffix in suffixes):
+        if not hidden and has_suffix(parts[-1], suffixes):
             found.append(place.child(name))
     if not found:
         raise SourceError(

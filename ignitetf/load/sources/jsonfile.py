@@ -467,4 +467,6 @@ def jsonl(
         return _JsonSource(place, options, encoding=encoding)
 
     options = TableOptions(key, columns, rename, bad_records)
-    return open_tables("jsonl", location, (".jsonl", ".ndjson", ".json"), split, opened, options)
+    return open_tables(
+        "jsonl", location, (".jsonl", ".jsonlines", ".ndjson", ".json"), split, opened, options
+    )

@@ -204,27 +204,36 @@ def _plain(
     how: _How,
 ) -> Labels:
     """Return the rows of a table that has only path and label."""
-    for number, row in enumerate(rows, first):
-        if len(row) != width or not all(row[i].strip() for i in places):
-            raise SourceError(
-                f"{table.name}: entry {number} has {len(row)} columns or an empty one, expected "
-                f"{'path,label' if width == 2 else width}",
-                hint="columns are separated by commas; a heading path,label may come first",
-            )
+    numbers = range(first, first + len(rows))
+    bad = {
+        number: f"entry {number} has {len(row)} columns or an empty one, expected"
+        f" {'path,label' if width == 2 else width}"
+        for number, row in zip(numbers, rows, strict=True)
+        if len(row) != width or not all(row[i].strip() for i in places)
+    }
+    if bad and how.bad_records == "fail":
+        raise SourceError(
+            f"{table.name}: {next(iter(bad.values()))}",
+            hint="columns are separated by commas, a heading path,label may come first, and"
+            " --bad-records skip leaves such entries out",
+        )
+    notes = [f"{table.name}: {len(bad):,} entries skipped: {why}" for why in list(bad.values())[:1]]
+    rows = [row for number, row in zip(numbers, rows, strict=True) if number not in bad]
     paths = [row[places[0]].strip() for row in rows]
     if len(places) == 1:
-        return Labels(paths)
+        return Labels(paths, notes=tuple(notes))
     words = [row[places[1]].strip() for row in rows]
-    labelled = _labels(table, words, range(first, first + len(rows)), declared, how)
+    labelled = _labels(table, words, [n for n in numbers if n not in bad], declared, how)
+    notes += labelled.notes
     paths = [paths[i] for i in labelled.rows]
     if labelled.own is None:
-        return Labels(paths, labelled.numbers, labelled.names, notes=labelled.notes)
+        return Labels(paths, labelled.numbers, labelled.names, notes=tuple(notes))
     fields = (labelled.own,)
     return Labels(
         paths,
         fields=fields,
         columns={"LABEL": Dense(labelled.values)},
-        notes=labelled.notes,
+        notes=tuple(notes),
         stamp=_stamp(table, fields),
     )
 

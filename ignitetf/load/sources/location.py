@@ -38,6 +38,7 @@ __all__ = [
     "Stream",
     "digest",
     "files_at",
+    "has_suffix",
     "inspect",
     "locate",
     "locate_all",
@@ -54,6 +55,9 @@ Stream = io.BufferedIOBase
 
 _PIECE_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(://|::)")
+_PACKED = r"(\.(gz|gzip|bz2|xz|zst|zstd|zip|lz4|snappy))?"
+# What may follow the suffix of a file that is loaded.
+_AFTER_SUFFIX = re.compile(rf"{_PACKED}([-._][0-9]+)*(-of-[0-9]+)?{_PACKED}")
 # Attributes that change with the content of a URL; the most reliable is first.
 _VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
 
@@ -359,6 +363,17 @@ def inspect(place: Place, limit: int) -> tuple[int, str]:
     return n, whole.hexdigest()
 
 
+def has_suffix(name: str, suffixes: Sequence[str]) -> bool:
+    """Whether a name ends with one of these suffixes (lower case).
+
+    A compression and numbers may follow: `a.csv.gz`, `a.tfrecord-00000-of-00002`. Copies of editors
+    and unfinished files, such as `a.csv~` and `a.csv.part`, are not data.
+    """
+    lower = name.lower()
+    ends = (lower[lower.rindex(one) + len(one) :] for one in suffixes if one in lower)
+    return any(_AFTER_SUFFIX.fullmatch(end) for end in ends)
+
+
 def files_at(locations: object, suffixes: tuple[str, ...]) -> list[Place]:
     """Return the files of a path, a pattern with `*`, a folder, or a list of them, sorted by name.
 
@@ -386,7 +401,7 @@ def _files_of(place: Place, suffixes: tuple[str, ...]) -> list[Place]:
     names = [
         n for n, is_dir, _, _ in place.children() if not is_dir and not n.startswith((".", "_"))
     ]
-    found = [place.child(n) for n in names if any(s in n.lower() for s in suffixes)]
+    found = [place.child(n) for n in names if has_suffix(n, suffixes)]
     if not found:
         raise SourceError(
             f"{place.name}: no {' or '.join(suffixes)} file in it", hint="give a file or a pattern"

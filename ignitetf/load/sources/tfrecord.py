@@ -449,7 +449,9 @@ def tfrecord(
     """
     if not location:
         raise ConfigError("source 'tfrecord' needs a file")
-    files = data_files(location, (".tfrecord", ".tfrec", ".record"), split)
+    files = data_files(
+        location, (".tfrecord", ".tfrecords", ".tfrec", ".record", ".records"), split
+    )
     notes = described(files[0].place.parent) if features is None else None
     first: list[TfRecordSource] = []
 
