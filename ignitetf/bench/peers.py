@@ -230,7 +230,7 @@ def _read_parquet(reading: Reading, threads: bool, ahead: bool) -> Batches:
     import pyarrow.parquet as pq
 
     columns = list(_names(reading))
-    # Not over a memory map: its batches would have pages that nothing has read from the file.
+    # Without a memory map: its batches would refer to pages that are not yet read from the file.
     for _ in reading.passes:
         left = reading.start
         for path in reading.files("*.parquet"):
@@ -258,7 +258,7 @@ def _write_lance(parts: Iterator[Columns], folder: Path) -> None:
     import lance
 
     for count, (_, rows) in enumerate(_recorded(parts, folder)):
-        # Several fragments, as files of other formats.
+        # One fragment for each part, as other formats have one file for each.
         mode = "append" if count else "create"
         lance.write_dataset(_arrow(rows), folder / f"{_TABLE}.lance", mode=mode)
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def with_types(pool: Pool, registry: TypeRegistry, work: Callable[..., T], *args: Any) -> T:
-    """Run `work(*args)`, fetching each type or class name it is missing and running it again.
+    """Run `work(*args)`; when a type or class name is missing, fetch it and run again.
 
     Raises:
         SchemaError: The cluster does not know a schema of a type.

@@ -272,7 +272,7 @@ class Channel(Requester):
 
     @property
     def ended(self) -> bool:
-        """True if an idle channel is dead because the other side has hung up."""
+        """True if an idle channel is dead because the node has closed it."""
         return self.closed or is_ended(self._sock)
 
     @property

@@ -155,8 +155,8 @@ def server_error(status: int, message: str, *, address: str | None = None) -> Se
     if "no query engine is configured" in message:
         return SqlUnavailable(
             "the cluster has no SQL engine",
-            hint="put ignite-indexing or ignite-calcite on the class path of its nodes; without,"
-            " loads with --no-sql (sql=False) and reads work, but neither igfs:// nor where=",
+            hint="put ignite-indexing or ignite-calcite on the class path of its nodes; without"
+            " them, loads with --no-sql (sql=False) and reads work, but neither igfs:// nor where=",
             **facts,
         )
     if _H2_CODE.search(message) or any(

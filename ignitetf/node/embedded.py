@@ -260,7 +260,7 @@ def _options(
 ) -> NodeOptions:
     if secure and persist is False:
         raise ConfigError(
-            "a secured node keeps its data on disk, because its users are among them",
+            "a secured node keeps its data on disk, because its users are stored there, too",
             hint="omit persist",
         )
     stored = read_store(name) if persist or secure else None

@@ -234,7 +234,9 @@ class ScanReading(_PartitionReading):
         by_sql = selection if by_row else None
         super().__init__(reader, partitions, stored, permutation, by_sql, counts, batch_rows)
         self._ends = deque(sorted(ends))
-        self._records = np.zeros(len(self._partitions), np.int64)  # of each, for blocks
+        self._records = np.zeros(
+            len(self._partitions), np.int64
+        )  # records of each partition, for blocks
         self._wanted = None if selection is None or by_row else self._wanted_keys(selection)
         self._found = 0  # records so far
         self._in_split = 0

@@ -333,7 +333,7 @@ class Selection:
                 can = channel.features & Feature.QUERY_PARTITIONS_BATCH_SIZE
             if not can:
                 raise ConfigError(
-                    "the cluster does not take SQL by partition, where= cannot be used",
+                    "the cluster does not support SQL by partition, so where= cannot be used",
                     hint="Apache Ignite 2.10 or newer is needed for where=",
                 )
         else:

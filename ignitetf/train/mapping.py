@@ -400,19 +400,21 @@ def _checked(value: Any, form: Form) -> Any:
     if isinstance(form, dict):
         if not isinstance(value, Mapping) or {str(name) for name in value} != set(form):
             has = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-            raise TypeError(f"the result has {has}, that of another row {sorted(form)}")
+            raise TypeError(f"the result has {has}, but that of another row {sorted(form)}")
         return {str(name): _checked(inner, form[str(name)]) for name, inner in value.items()}
     if isinstance(form, TextNode):
         if not isinstance(value, (str, bytes)):
-            raise TypeError(f"the result is {type(value).__name__}, that of another row a text")
+            raise TypeError(
+                f"the result is {type(value).__name__}, but that of another row is a text"
+            )
         return value.encode() if isinstance(value, str) else value
     found = np.asarray(value)
     if found.shape != form.shape:
         raise ValueError(
-            f"the result has shape {list(found.shape)}, that of another row {list(form.shape)}"
+            f"the result has shape {list(found.shape)}, but that of another row {list(form.shape)}"
         )
     if not np.can_cast(found.dtype, form.dtype, "same_kind"):
-        raise TypeError(f"the result is {found.dtype}, that of another row {form.dtype}")
+        raise TypeError(f"the result is {found.dtype}, but that of another row is {form.dtype}")
     return found.astype(form.dtype, copy=False)
 
 

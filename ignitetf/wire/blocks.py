@@ -121,7 +121,7 @@ def block_schema(schema: Schema) -> Schema:
     """
     if schema.key.type not in _KEYS:
         raise ConfigError(
-            f"keys of type {schema.key.type.name} cannot stand in blocks, as their partition is"
+            f"keys of type {schema.key.type.name} cannot be stored in blocks, as their partition is"
             " not known here",
             hint="use the layout rows, or a key that is an integer, a string or an object",
         )
@@ -173,7 +173,7 @@ def _element(field: Field) -> np.dtype[Any]:
     if field.type in _PLAIN:
         return field.dtype
     raise ConfigError(
-        f"field {field.name!r} of type {field.type.name} cannot stand in blocks",
+        f"field {field.name!r} of type {field.type.name} cannot be stored in blocks",
         hint="leave it out, or use the layout rows",
     )
 
@@ -219,7 +219,7 @@ def _pack(field: Field, column: Column, bounds: Positions, out: dict[str, Column
         values = column.values
         if field.type is TypeCode.TIMESTAMP and values.dtype.names is not None:
             raise SchemaError(
-                f"field {name!r}: a timestamp before 1677 or after 2262 cannot stand in blocks",
+                f"field {name!r}: a timestamp before 1677 or after 2262 cannot be stored in blocks",
                 hint="load with --layout rows",
             )
         if values.dtype.kind in "mM":

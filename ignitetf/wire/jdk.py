@@ -153,7 +153,7 @@ class Stream:
     def _checked_growth(self, found: bytes) -> bytes:
         self._made += len(found)
         if self._made > _MAX_BYTES:
-            raise WireError("an object in Java's own serialization refers to too much")
+            raise WireError("an object in Java's own serialization expands to too many bytes")
         return found
 
     def _referred(self) -> bytes:

@@ -245,7 +245,7 @@ class Zone:
     def __reduce__(self) -> tuple[Any, ...]:
         return zone_of, (self.name,)
 
-    # Stored moments -> times on the calendar
+    # From stored moments to times on the calendar
 
     def timestamps(self, moments: Millis) -> Millis:
         """Return the times on the calendar that SQL shows for these moments.

@@ -193,6 +193,6 @@ def test_times_of_the_years_1_to_9999_come_back_exactly(client, cache_name, tmp_
     rows = client.sql(f"SELECT T FROM {cache_name} WHERE N IN (0, 2) ORDER BY N").fetchall()
     assert rows == [(times[0],), (times[2],)]
     drop_cache(client, cache_name)
-    with pytest.raises(IgniteTFError, match="cannot stand in blocks"):
+    with pytest.raises(IgniteTFError, match="cannot be stored in blocks"):
         load_dataset(source, cache_name, client=client, layout="blocks")
     assert not client.cache_exists(cache_name)

@@ -214,7 +214,7 @@ def test_results_take_the_type_of_most_rows(client, data):
     assert np.concatenate([batch["val"] for batch in batches]).tolist() == [
         n / 2 for n in range(COUNT)
     ]
-    with pytest.raises(TypeError, match="float64, that of another row int64"):
+    with pytest.raises(TypeError, match="float64, but that of another row is int64"):
         list(map_rows(rows, lambda row: 0.5 if row["key"] else 1).batches())
 
 

@@ -46,8 +46,8 @@ class Features:
         self.pictures: set[int] = set()
         # Positions of the contents of files; each is followed by their paths.
         self._contents: set[int] = set()
-        # Positions of columns that an export of ours made of another type: this type, and the shape
-        # of its values.
+        # By position, the columns that `export --format huggingface` converted: their original type,
+        # and the shape of its values.
         self._exported: dict[int, tuple[Any, Shape]] = {}
         for i, field in enumerate(schema):
             note = self._noted.get(field.name, {}).get("_type")
