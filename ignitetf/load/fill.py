@@ -125,8 +125,7 @@ class Filler:
         journal = self.journal
         self._skipped_before = journal.skipped
         with contextlib.ExitStack() as stack:
-            # A new cache is known to have the requested number: it was checked when the cache was
-            # created.
+            # A new cache has the requested number of partitions: its creation checked that.
             asked = journal.partitions if fresh else None
             partitions = asked or self.client.partition_count(journal.cache)
             writer = stack.enter_context(self._writer(partitions, owners))

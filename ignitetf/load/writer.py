@@ -136,7 +136,7 @@ class Writer:
         except Exception:
             raise
         except BaseException:
-            # Ctrl-C during `flush` or `_end`, perhaps while they wait for a thread.
+            # For example Ctrl-C, while `flush` or `_end` waits for a thread.
             at_once = True
             raise
         finally:

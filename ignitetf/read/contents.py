@@ -111,7 +111,7 @@ class Contents:
     is_as_loaded: bool = False
 
     def counted(self, counts: Sequence[int]) -> Contents:
-        """Return these contents with the numbers of a count of all rows."""
+        """Return these contents with the counted rows of each partition."""
         rows = sum(counts)
         return replace(self, entries=rows, rows=rows, counts=tuple(counts))
 

@@ -113,7 +113,7 @@ class ArraySource(Source):
         return next(iter(lengths.values()))
 
     def fingerprint(self) -> str:
-        """Made from names, shapes and CRC-32 of the content; for a large array, of 64 pieces."""
+        """A digest of names, shapes and CRC-32 of the content; for a large array, of 64 pieces."""
         parts = [
             (name, a.shape, a.dtype.str, _content(a)) for name, a in sorted(self.arrays.items())
         ]
@@ -469,7 +469,7 @@ class _NpzSource(Source):
         self.schema.check_identifiers()
 
     def fingerprint(self) -> str:
-        """Made from the archives' checksums, and size and time of plain .npy files."""
+        """A digest of the archives' checksums, and size and time of plain .npy files."""
         parts = [(name, m.stamp) for name, m in sorted(self.members.items())]
         return digest("npz", self.key_name, *parts)
 

@@ -142,7 +142,7 @@ class _CocoSource(BoxSource):
                 self.note(f"skipped fields of the {part}: {', '.join(more)}")
 
     def fingerprint(self) -> str:
-        """Made from names, sizes and times of the file and the images."""
+        """A digest of names, sizes and times of the file and the images."""
         return digest("coco", self.table.stamp(), self._segmentation, self.files.stamp())
 
     def _objects(self, number: int) -> Objects:

@@ -232,7 +232,7 @@ class CsvSource(Table):
         return _CsvReader(self.place, self.form, columns, ragged)
 
     def fingerprint(self) -> str:
-        """Made from name, size and time of the file, and the reading options."""
+        """A digest of name, size and time of the file, and the reading options."""
         kinds = [(kind.arrow, kind.declared) for kind in self._types]
         return digest("csv", self.place.stamp(), self.form, self.key_name, *kinds, *self._how)
 

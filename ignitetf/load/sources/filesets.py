@@ -328,7 +328,7 @@ class _WithValues(Source):
         self.skipped = source.skipped
 
     def fingerprint(self) -> str:
-        """Made from that of the source, and the values."""
+        """A digest of the source's fingerprint and the values."""
         values = [(f.name, value) for f, value in self._values.items()]
         return digest("values", self._source.fingerprint(), *values)
 

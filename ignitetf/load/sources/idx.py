@@ -196,7 +196,7 @@ class _IdxSource(Source):
         return tuple(fields)
 
     def fingerprint(self) -> str:
-        """Made from the content if all of it was read, otherwise from name, size and version."""
+        """A digest of the content if all of it was read, otherwise from name, size and version."""
         files = [f for f in (self.images, self.labels) if f is not None]
         return digest(
             "idx",

@@ -151,7 +151,7 @@ class _ImageSource(Source):
         )
 
     def fingerprint(self) -> str:
-        """Made from names, sizes, times and labels of the files, and how they are decoded."""
+        """A digest of names, sizes, times and labels of the files, and how they are decoded."""
         parts: list[object] = [self.files.stamp(), self.shape, self.recipe.resize]
         parts += [self.class_names, self.split_names]
         if self.shape is not None and (self.recipe.depth, self.recipe.orient) != (8, True):

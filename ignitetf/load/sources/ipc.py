@@ -66,7 +66,7 @@ class _ArrowSource(ArrowTable):
             yield reader
 
     def fingerprint(self) -> str:
-        """Made from name, size and time of the file."""
+        """A digest of name, size and time of the file."""
         return digest("arrow", self.place.stamp(), self.key_name, *self._how)
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:

@@ -466,7 +466,7 @@ class ChainSource(Source):
         self.schema = replace(self.schema, fields=tuple(fields))
 
     def fingerprint(self) -> str:
-        """Made from the fingerprints of all files, in order."""
+        """A digest of the fingerprints of all files, in order."""
         return digest("chain", *(source.fingerprint() for source in self.sources))
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:

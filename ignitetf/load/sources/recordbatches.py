@@ -194,7 +194,7 @@ class _ParquetSource(ArrowTable):
         return _ParquetFile(self.place, **how)
 
     def fingerprint(self) -> str:
-        """Made from name, size and time of the file."""
+        """A digest of name, size and time of the file."""
         return digest("parquet", self.place.stamp(), self.key_name, *self._how)
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
@@ -404,7 +404,7 @@ class StreamSource(ArrowTable):
         return digest("stream", sink.getvalue().to_pybytes().hex(), str(self.rows), self.key_name)
 
     def fingerprint(self) -> str:
-        """Made from row count and first rows; always new if the stream can be read only once."""
+        """A digest of row count and first rows; always new if the stream can be read only once."""
         return self._id
 
     def _open(self) -> Any:

@@ -232,7 +232,7 @@ class TfRecordSource(Source):
         return sample
 
     def fingerprint(self) -> str:
-        """Made from name, size and time of the file, and the fields."""
+        """A digest of name, size and time of the file, and the fields."""
         fields = [(spec.feature, spec.field) for spec in self.specs]
         return digest("tfrecord", self.place.stamp(), self.key_name, *fields)
 

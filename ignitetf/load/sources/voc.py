@@ -83,7 +83,7 @@ class _VocImages(Source):
         return {"images": self, "annotations": self._annotations}
 
     def fingerprint(self) -> str:
-        """Made from names, sizes and times of all files."""
+        """A digest of names, sizes and times of all files."""
         return digest("images", self.folder.fingerprint())
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:
@@ -197,7 +197,7 @@ class _VocAnnotations(Source):
         )
 
     def fingerprint(self) -> str:
-        """Made from names, sizes and times of all files."""
+        """A digest of names, sizes and times of all files."""
         return digest("annotations", self.folder.fingerprint())
 
     def _read(self, start: int, max_bytes: int) -> Iterator[tuple[int, Batch]]:

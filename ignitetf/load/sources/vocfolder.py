@@ -187,7 +187,7 @@ class VocFolder:
         return sorted(found - {_BACKGROUND})
 
     def fingerprint(self) -> str:
-        """Made from the names in order and all files' sizes and times."""
+        """A digest of the names in order and all files' sizes and times."""
         how = (self.crop, self.channels if self.crop else 0, self.class_names, self.splits)
         return digest("voc", how, self._picture_files.stamp, self._note_files.stamp, *self.names)
 

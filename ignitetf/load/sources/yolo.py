@@ -91,7 +91,7 @@ class _YoloSource(BoxSource):
             self.note("label files have key points, which are not loaded; the boxes are")
 
     def fingerprint(self) -> str:
-        """Made from names, sizes and times of all files."""
+        """A digest of names, sizes and times of all files."""
         return digest("yolo", self.files.stamp(), self._stamp, *self.class_names or ())
 
     def _objects(self, number: int) -> Objects:
