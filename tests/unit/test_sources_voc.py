@@ -156,10 +156,34 @@ BAD = {
             "Annotations",
             "b.xml",
             note(("cat", 1, 1, 2, 2)).replace(
-                b"<width>40", b"<width>80</width><height>30</height><width>"
+                b"<width>40</width>", b"<width>80</width><height>30</height>"
             ),
         ),
         "annotation is for an image of 80 x 30",
+    ),
+    "two boxes": (
+        (
+            "Annotations",
+            "b.xml",
+            note(("cat", 1, 1, 2, 2)).replace(b"<bndbox>", b"<bndbox/><bndbox>"),
+        ),
+        "<object> has 2 parts <bndbox>",
+    ),
+    "two corners": (
+        (
+            "Annotations",
+            "b.xml",
+            note(("cat", 1, 1, 2, 2)).replace(b"<xmin>", b"<xmin>3</xmin><xmin>"),
+        ),
+        "<bndbox> has 2 parts <xmin>",
+    ),
+    "two names": (
+        ("Annotations", "b.xml", note(("cat</name><name>dog", 1, 1, 2, 2))),
+        "parts <name>",
+    ),
+    "two sizes": (
+        ("Annotations", "b.xml", note(("cat", 1, 1, 2, 2)).replace(b"<size>", b"<size/><size>")),
+        "has 2 parts <size>",
     ),
     "corrupt jpeg": (("JPEGImages", "b.jpg", jpeg()[:-300]), "damaged image"),
     "no jpeg": (("JPEGImages", "b.jpg", None), "image file is missing"),

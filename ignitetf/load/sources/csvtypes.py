@@ -29,6 +29,7 @@ __all__ = [
     "MIN_VALUES",
     "NEARLY_ALL",
     "NULLS",
+    "NUMBER",
     "PHONE_NUMBER",
     "CsvType",
     "Spelling",
@@ -57,10 +58,12 @@ _TYPES: Final = {
     "date": "date32",
 }  # fmt: skip
 _DECIMAL_DIGITS: Final = 76  # digits of Arrow's widest decimal
+# A number; in Python, with re.ASCII.
+NUMBER: Final = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 # Patterns of the values of each type, strictest first.
 _LOOKS: Final = (
     ("int64", r"^[+-]?(0|[1-9][0-9]{0,18})$"),
-    ("float64", r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"),
+    ("float64", rf"^{NUMBER}$"),
     ("date32", r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"),
     ("timestamp", r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?$"),
     ("time", r"^[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,3})?)?$"),

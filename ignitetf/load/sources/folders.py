@@ -271,7 +271,8 @@ def _archive(place: Place) -> Place | None:
         how = compression_of(stream.read(HEAD_BYTES))
     if how == "zip":
         with reading(place.name, _ARCHIVE_HINT):
-            files = ArchiveFiles(zipfile.ZipFile(place.open()), place.name, place.stamp())  # type: ignore[arg-type]
+            stream: Any = place.open()
+            files = ArchiveFiles(zipfile.ZipFile(stream), place.name, place.stamp())
         return Place(place.name, "", files)
     with reading(place.name), open_plain(place) as plain:
         try:

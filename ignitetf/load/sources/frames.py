@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from ignitetf.load.sources.csvtypes import NUMBER
+
 __all__ = ["Box", "BoxError", "ImageSize", "clipped_note", "number_of", "placed", "was_moved"]
 
 # xmin, ymin, xmax, ymax.
@@ -20,7 +22,7 @@ Box = tuple[float, float, float, float]
 
 _CLIPPED: Final = 1.0
 # float() accepts 1_5 as 15, and digits of other scripts.
-_NUMBER: Final = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", re.ASCII)
+_NUMBER: Final = re.compile(rf"\s*{NUMBER}\s*", re.ASCII)
 # Shares of the sides are rounded: less is not worth a word.
 _MOVED: Final = 0.01
 _QUARTER_TURNS: Final = (5, 6, 7, 8)

@@ -33,6 +33,7 @@ from ignitetf.load.sources.csvtypes import (
     MIN_VALUES,
     NEARLY_ALL,
     NULLS,
+    NUMBER,
     PHONE_NUMBER,
     option_types,
 )
@@ -450,7 +451,7 @@ def _require_one_spelling(table: Place, words: list[str]) -> None:
 
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_NUMBER: Final = re.compile(NUMBER, re.ASCII)
 _INFINITE: Final = re.compile(r"[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
 _TEXTS: Final = ("varchar", "string", "text")
 _WHOLE: Final = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator
-from typing import IO, Any, Final, Literal
+from typing import Any, Final, Literal
 
 __all__ = ["members", "open_tar"]
 
@@ -34,7 +34,7 @@ class _Member(tarfile.TarInfo):
             raise
 
 
-def open_tar(stream: IO[bytes] | Any, mode: Literal["r:", "r|*"]) -> tarfile.TarFile:
+def open_tar(stream: Any, mode: Literal["r:", "r|*"]) -> tarfile.TarFile:
     """Open a tar file.
 
     Args:

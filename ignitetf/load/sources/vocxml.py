@@ -94,10 +94,10 @@ def main_object(objects: list[VocObject]) -> VocObject:
 
 
 def _size(root: Any) -> ImageSize:
-    size = root.find("size")
+    size = _only(root, "size")
     sides = []
     for side in ("width", "height"):
-        found = _SIDE.fullmatch((size.findtext(side) if size is not None else None) or "")
+        found = _SIDE.fullmatch(_text(size, side) if size is not None else "")
         sides.append(int(found[1]) if found else 0)
     return ImageSize(*sides) if all(sides) else ImageSize(0, 0)
 
@@ -119,17 +119,34 @@ def _parsed(data: bytes) -> Any:
     return root
 
 
+def _only(element: Any, tag: str) -> Any:
+    """Return the part of an element that has this tag; None if there is none.
+
+    Raises:
+        BoxError: There are several.
+    """
+    found = element.findall(tag)
+    if len(found) > 1:
+        raise BoxError(f"<{element.tag}> has {len(found)} parts <{tag}>, expected one")
+    return found[0] if found else None
+
+
+def _text(element: Any, tag: str) -> str:
+    found = _only(element, tag)
+    return "" if found is None else str(found.text or "")
+
+
 def _object(element: Any) -> VocObject:
-    name = (element.findtext("name") or "").strip()
+    name = _text(element, "name").strip()
     if not name:
         raise BoxError("an object without name")
-    box = element.find("bndbox")
+    box = _only(element, "bndbox")
     if box is None:
         raise BoxError(f"object {name!r} has no box")
     corners = []
     for corner in _CORNER_NAMES:
-        text = box.findtext(corner)
-        value = number_of(text or "")
+        text = _text(box, corner)
+        value = number_of(text)
         if math.isnan(value):
             raise BoxError(f"box of {name!r}: {corner} is {text!r}, expected a number")
         corners.append(value)
@@ -141,5 +158,5 @@ def _object(element: Any) -> VocObject:
 
 def _flag(element: Any, name: str) -> int:
     """Return 1 or 0; a missing or invalid flag is 0, as in files made by hand."""
-    text = (element.findtext(name) or "").strip()
+    text = _text(element, name).strip()
     return 1 if text in ("1", "true", "True") else 0

@@ -241,7 +241,10 @@ def _values(suffix: str, data: bytes, names: dict[str, str]) -> dict[str, Any]:
     """Return the values of one file of a sample, and add to `names` those that changed."""
     if suffix == "json":
         inner = parse_json(data)
-        return _named(inner, names) if isinstance(inner, dict) else {"JSON": data.decode()}  # type: ignore[no-any-return]
+        if not isinstance(inner, dict):
+            return {"JSON": data.decode()}
+        named: dict[str, Any] = _named(inner, names)
+        return named
     if suffix == "cls":
         if _INTEGER.fullmatch(data.strip()) is None:  # int() accepts 1_5 as 15
             raise ValueError(f"invalid literal for an integer: {data[:40]!r}")
