@@ -11,6 +11,7 @@ import numpy as np
 
 from ignitetf.read.export import count_of, record_of
 from ignitetf.read.rows import EpochRows
+from ignitetf.wire.codes import TypeCode
 
 __all__ = ["flat_columns", "text_names", "value_of"]
 
@@ -19,7 +20,10 @@ def text_names(rows: EpochRows) -> set[str]:
     """Return the names of the columns that are texts, not bytes."""
     import pyarrow as pa
 
-    return {field.name for field in pa.schema(rows) if pa.types.is_large_string(field.type)}
+    names = {field.name for field in pa.schema(rows) if pa.types.is_large_string(field.type)}
+    # Arrow has the bytes of a text key.
+    has_text_key = rows.reader.schema.key.type is TypeCode.STRING and "key" not in rows.values
+    return names | {"key"} if has_text_key else names
 
 
 def value_of(value: Any, is_text: bool) -> Any:

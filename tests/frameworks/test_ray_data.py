@@ -8,7 +8,7 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'ignitetf[ray]'"
 pytest.importorskip("ray.data", reason="needs Ray Data: pip install 'ignitetf[ray]'")
 pytestmark = [pytest.mark.node, pytest.mark.filterwarnings("ignore")]
 
-from ignitetf import dbapi, open_rows  # noqa: E402
+from ignitetf import dbapi, load_dataset, open_rows  # noqa: E402
 from ignitetf.errors import ConfigError  # noqa: E402
 from ignitetf.ray import read_rows  # noqa: E402
 
@@ -51,6 +51,13 @@ def test_values_are_those_of_the_rows(engine, address, typed_rows):
         wanted = record(row["key"])
         assert (row["A"], row["S"]) == (row["key"] ** 2, wanted["S"])
         assert np.array_equal(row["V"], wanted["V"])
+
+
+def test_keys_and_values_that_are_texts_are_str(engine, address, client, cache_name):
+    rows = [{"K": f"ż{i}", "S": f"s{i}", "B": b"\xff" * (i % 3)} for i in range(9)]
+    load_dataset(rows, cache_name, client=client, key="K")
+    found = {row["key"]: (row["S"], row["B"]) for row in read_rows(cache_name, address).iter_rows()}
+    assert found == {row["K"]: (row["S"], row["B"]) for row in rows}
 
 
 def test_rows_of_sql_in_several_tasks(engine, address, client, typed_rows):
