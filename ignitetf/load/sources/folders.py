@@ -271,8 +271,8 @@ def _archive(place: Place) -> Place | None:
         how = compression_of(stream.read(HEAD_BYTES))
     if how == "zip":
         with reading(place.name, _ARCHIVE_HINT):
-            stream: Any = place.open()
-            files = ArchiveFiles(zipfile.ZipFile(stream), place.name, place.stamp())
+            raw: Any = place.open()
+            files = ArchiveFiles(zipfile.ZipFile(raw), place.name, place.stamp())
         return Place(place.name, "", files)
     with reading(place.name), open_plain(place) as plain:
         try:
