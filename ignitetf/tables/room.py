@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["data_regions", "memory_full", "require_room"]
 
 _PAGE_BYTES: Final = 4096  # Ignite's default, for servers that do not report theirs
+_MOST_PAGE_BYTES: Final = 16 << 10
 _PAGE_HEAD: Final = 24  # Ignite's bookkeeping for a page
 # Ignite leaves a few pages of a full data region free.
 _FULL: Final = 0.9
@@ -49,10 +50,16 @@ def require_room(client: Client, cache: str, partitions: int) -> None:
     node without metrics is assumed to have room.
     """
     used, most = data_regions(client).get(_DEFAULT, (0, 0))
-    on_disk, page_bytes = _storage(client)
     need = partitions * PAGES_PER_PARTITION
-    reserve = max(RESERVE_PAGES, most // page_bytes // RESERVE_PART)
-    if not most or on_disk or used + (need + reserve) * page_bytes <= most:
+
+    def fits(page_bytes: int) -> bool:
+        reserve = max(RESERVE_PAGES, most // page_bytes // RESERVE_PART)
+        return not most or used + (need + reserve) * page_bytes <= most
+
+    if fits(_MOST_PAGE_BYTES + _PAGE_HEAD):  # saves a round trip
+        return
+    on_disk, page_bytes = _storage(client)
+    if on_disk or fits(page_bytes):
         return
     raise ServerOverloaded(
         f"the node has no room for {cache!r}: its {partitions:,} partitions take"
