@@ -139,7 +139,7 @@ def test_no_affinity_function_hides_a_row(foreign, cache, partitions):
         assert left(foreign, cache, **options) == numbers
     shards = [left(foreign, cache, shard=(i, 3), even=None) for i in range(3)]
     assert sorted(np.concatenate(shards).tolist()) == numbers
-    with pytest.raises(ConfigError, match="does not tell which partitions a node owns"):
+    with pytest.raises(ConfigError, match="does not report which partitions a node owns"):
         open_rows(cache, client=foreign, local=True)
 
 
