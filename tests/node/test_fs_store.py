@@ -641,7 +641,7 @@ def test_a_transaction_that_was_begun_is_taken_once_or_ends(client, store, monke
         monkeypatch.context() as patch,
     ):
         begun.begin()
-        patch.setattr(meta, "_BEGUN_S", -1.0)  # its time may pass amid the work
+        patch.setattr(meta, "_EARLY_S", -1.0)  # its time may pass amid the work
         assert begun.take() is None and none_left(client)
     store.meta.remove(["key"])
 
