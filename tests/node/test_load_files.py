@@ -212,7 +212,9 @@ def test_a_damaged_image_in_a_table_is_a_bad_record(load, tmp_path):
     assert "row 2: column image: damaged image" in messages
     messages, rows = load("parquet", path, "--bad-records", "skip")
     assert [row["IMAGE"] for row in rows] == [png(1)]
-    assert "row 2" in messages and "row 3: column image: the file '3.png' is missing from" in messages
+    assert (
+        "row 2" in messages and "row 3: column image: the file '3.png' is missing from" in messages
+    )
 
 
 @pytest.mark.parametrize("way", ["folder", "pattern", "list"])
