@@ -192,7 +192,10 @@ def test_small_partitions_of_several_nodes_are_read_in_order(cluster, monkeypatc
         every = (i.batch for p in parts for i in rows.reader.batches([p]))
         alone = [batch.key.values for batch in every if batch is not None]
         monkeypatch.setattr(Flow, "_lane", noted)
-        before, retries = {one.node: one.rows for one in snapshot().nodes}, snapshot().retries
+        before, retries = (
+            {(one.node, one.place): one.rows for one in snapshot().nodes},
+            snapshot().retries,
+        )
         found = []
         for batch in rows.batches(200):
             found.append(batch["key"].copy())
@@ -202,7 +205,8 @@ def test_small_partitions_of_several_nodes_are_read_in_order(cluster, monkeypatc
                     sock = socket.fromfd(lost[-1], socket.AF_INET, socket.SOCK_STREAM)
                     with sock:
                         sock.shutdown(socket.SHUT_RDWR)
-        delivered = [one.rows - before.get(one.node, 0) for one in snapshot().nodes]
+        now = {(one.node, one.place): one.rows for one in snapshot().nodes}
+        delivered = [rows - before.get(node, 0) for node, rows in now.items()]
     np.testing.assert_array_equal(np.concatenate(found), np.concatenate(alone))
     assert bool(lost) == bool(share)
     assert sum(delivered) == ROWS
@@ -227,14 +231,15 @@ def test_large_rows_of_several_nodes_go_to_their_places(cluster, large_rows, kil
     """By key, in the order of the keys."""
     with connect(cluster.addresses) as client:
         rows = open_rows("EPOCHS_LARGE", client=client, shard=(0, 1), order="keys")
-        before = {one.node: one.rows for one in snapshot().nodes}
+        before = {(one.node, one.place): one.rows for one in snapshot().nodes}
         found = []
         for number, batch in enumerate(rows.batches()):
             if number == 0 and kills:
                 cluster.kill(random.Random(SEED).randrange(3))
             np.testing.assert_array_equal(batch["val"]["IMAGE"], large_rows[batch["key"]])
             found.append(batch["key"].copy())
-        delivered = [one.rows - before.get(one.node, 0) for one in snapshot().nodes]
+        now = {(one.node, one.place): one.rows for one in snapshot().nodes}
+        delivered = [rows - before.get(node, 0) for node, rows in now.items()]
     np.testing.assert_array_equal(np.concatenate(found), np.arange(len(large_rows)))
     if kills:
         cluster.bring_back()
