@@ -36,7 +36,7 @@ class Source:
         outputs: The fields, in the order of the outputs; `key` is the key. None for all.
         drop_last: Leave out a last batch with fewer rows.
         **arguments: Arguments of `open_rows`. The default `order` is `keys`, or `global` with
-            `shuffle`.
+            `shuffle` or `global_batch`.
 
     Attributes:
         outputs: Names of the outputs.

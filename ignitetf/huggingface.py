@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from ignitetf.errors import ConfigError, MissingExtra
+from ignitetf.errors import MissingExtra
 from ignitetf.read.export import count_of, record_of
-from ignitetf.read.key_order import KeyOrder
-from ignitetf.read.numbered import columns_between
+from ignitetf.read.numbered import columns_between, opened_by_number
 from ignitetf.read.plain import text_names, value_of
-from ignitetf.read.process_rows import ProcessRows, opened
+from ignitetf.read.process_rows import ProcessRows
 from ignitetf.read.rows import EpochRows
 from ignitetf.read.scan_order import whole_argument
 
@@ -44,7 +43,8 @@ def iterable_dataset(
         source: Name of the data set, or opened rows.
         address: Node or nodes, as for `open_rows`.
         shard_rows: Rows of a shard.
-        **arguments: Arguments of `open_rows`; the default order is `keys`.
+        **arguments: Arguments of `open_rows`. The default order is `keys`, or `global` with
+            `shuffle` or `global_batch`.
 
     Raises:
         ConfigError: The order is a scan, which cannot be read from an arbitrary row.
@@ -55,11 +55,7 @@ def iterable_dataset(
         import datasets
     except ImportError as error:
         raise MissingExtra.of("iterable_dataset needs datasets", "huggingface", error) from error
-    if isinstance(source, str) and arguments.get("order") is None:
-        arguments["order"] = "keys" if arguments.get("shuffle") is None else "global"
-    rows = opened(source, address, arguments)
-    if not isinstance(rows.order, KeyOrder):
-        raise ConfigError(f"{rows.name}: shards of a scan", hint="order='keys' or 'global'")
+    rows = opened_by_number(source, address, arguments, "shards")
     size = whole_argument("shard_rows", shard_rows, 1)
     return datasets.IterableDataset.from_generator(
         _rows_of, gen_kwargs={

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ignitetf.errors import ConfigError, MissingExtra
-from ignitetf.read.key_order import KeyOrder
-from ignitetf.read.numbered import columns_between
+from ignitetf.errors import MissingExtra
+from ignitetf.read.numbered import columns_between, opened_by_number
 from ignitetf.read.plain import flat_columns
-from ignitetf.read.process_rows import ProcessRows, opened
+from ignitetf.read.process_rows import ProcessRows
 from ignitetf.read.rows import EpochRows
 from ignitetf.read.scan_order import whole_argument
 
@@ -43,7 +42,7 @@ def read_rows(
         address: Node or nodes, as for `open_rows`; machines of the Ray cluster must reach them.
         block_rows: Rows of a block.
         **arguments: Arguments of `open_rows`. The default order is `keys`, or `global` with
-            `shuffle`.
+            `shuffle` or `global_batch`.
 
     Raises:
         ConfigError: The order is a scan, which cannot be read from any place.
@@ -54,11 +53,7 @@ def read_rows(
         import ray.data
     except ImportError as error:
         raise MissingExtra.of("read_rows needs Ray Data", "ray", error) from error
-    if isinstance(source, str) and arguments.get("order") is None:
-        arguments["order"] = "keys" if arguments.get("shuffle") is None else "global"
-    rows = opened(source, address, arguments)
-    if not isinstance(rows.order, KeyOrder):
-        raise ConfigError(f"{rows.name}: blocks of a scan", hint="order='keys' or 'global'")
+    rows = opened_by_number(source, address, arguments, "blocks")
     size = whole_argument("block_rows", block_rows, 1)
     starts = [{"start": start} for start in range(0, len(rows), size)]
     blocks = ray.data.from_items(starts, override_num_blocks=max(1, len(starts)))

@@ -16,7 +16,39 @@ from ignitetf.read.process_rows import ProcessRows, opened
 from ignitetf.read.rows import EpochRows
 from ignitetf.read.scan_order import Shard, whole_argument
 
-__all__ = ["NumberedBatches", "columns_between"]
+__all__ = ["NumberedBatches", "columns_between", "opened_by_number"]
+
+
+def opened_by_number(
+    source: str | EpochRows,
+    address: str | Sequence[str] | None,
+    arguments: dict[str, Any],
+    parts: str,
+) -> EpochRows:
+    """Return rows whose order allows reading from any place.
+
+    Args:
+        source: Name of the data set, or opened rows with an order by key.
+        address: Node or nodes, as for `open_rows`.
+        arguments: Arguments of `open_rows`. The default `order` is `keys`, or `global` with
+            `shuffle` or `global_batch`.
+        parts: The parts that are read by number, for the error: batches, blocks or shards.
+
+    Raises:
+        ConfigError: The order is a scan.
+        CacheNotFound: The cache does not exist.
+        ConnectError: No node answered.
+    """
+    seeded = arguments.get("shuffle") is not None or arguments.get("global_batch") is not None
+    if isinstance(source, str) and arguments.get("order") is None:
+        arguments = {**arguments, "order": "global" if seeded else "keys"}
+    rows = opened(source, address, arguments)
+    if not isinstance(rows.order, KeyOrder):
+        raise ConfigError(
+            f"{rows.name}: order='scan' has no {parts} by number",
+            hint="order='keys', or 'global' with shuffle=",
+        )
+    return rows
 
 
 def columns_between(rows: EpochRows, start: int, stop: int) -> dict[str, Any]:
@@ -66,18 +98,11 @@ class NumberedBatches:
         drop_last: bool,
         arguments: dict[str, Any],
     ) -> None:
-        seeded = arguments.get("shuffle") is not None or arguments.get("global_batch") is not None
-        if isinstance(source, str) and arguments.get("order") is None:
-            arguments = {**arguments, "order": "global" if seeded else "keys"}
-        rows = opened(source, address, arguments)
+        rows = opened_by_number(source, address, arguments, "batches")
         if batch_size is not None:
             rows = rows.in_batches(whole_argument("batch_size", batch_size, 1))
         order = rows.order
-        if not isinstance(order, KeyOrder):
-            raise ConfigError(
-                "order='scan' has no batches by number",
-                hint="order='keys', or 'global' with shuffle=",
-            )
+        assert isinstance(order, KeyOrder)
         if rows.position.chain:
             raise ConfigError(
                 "the rows are only the rest of an epoch", hint="pass the rows of a whole one"

@@ -58,7 +58,7 @@ class PyDataset(keras.utils.PyDataset):  # type: ignore[misc]
         use_multiprocessing: As in Keras.
         max_queue_size: As in Keras.
         **arguments: Arguments of `open_rows`. The default `order` is `keys`, or `global` with
-            `shuffle`.
+            `shuffle` or `global_batch`.
 
     Attributes:
         epoch: The current epoch; incremented after an epoch was read to its end. May be set, for

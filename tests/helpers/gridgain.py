@@ -1,18 +1,18 @@
 """A relay that makes a node of Ignite look like one of GridGain 8.9, by its handshake."""
 
 import contextlib
-import socket
 import struct
 import threading
 
 from helpers.holding import _frames
+from helpers.relay import Relay
 
 _IGNITE = (1, 7, 0)
 _ACCEPTED_MASK_AT = 10  # after the length, the byte 1, the type code and the length of the mask
 _ARRAY = 12
 
 
-class GridGain:
+class GridGain(Relay):
     """Listens on a free port of 127.0.0.1; `address` is what clients connect to.
 
     Args:
@@ -26,24 +26,13 @@ class GridGain:
     """
 
     def __init__(self, target, *, accepts=((1, 7, 1),), wants=(1, 7, 1), features=0x2_0000_00FF):
-        self._target, self._accepts, self._wants = target.rsplit(":", 1), accepts, wants
+        super().__init__(target)
+        self._accepts, self._wants = accepts, wants
         self._mask = features.to_bytes(features.bit_length() // 8 + 1, "little")
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.asked = []
 
-    def __enter__(self):
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *exc):
-        self._listener.close()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+    def serve(self, near):
+        threading.Thread(target=self._serve, args=(near,), daemon=True).start()
 
     def _serve(self, near):
         with contextlib.suppress(OSError), near:
@@ -59,8 +48,7 @@ class GridGain:
                 body = struct.pack("<b3hbi", 0, *self._wants, 9, len(text)) + text
                 near.sendall(struct.pack("<i", len(body)) + body)
                 return
-            host, port = self._target
-            with socket.create_connection((host, int(port))) as far:
+            with self.connect() as far:
                 far.sendall(bytes(first[:5]) + struct.pack("<3h", *_IGNITE) + bytes(first[11:]))
                 answers = _frames(far)
                 near.sendall(self._announced(next(answers)))

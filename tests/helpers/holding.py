@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 
+from helpers.relay import Relay
 from ignitetf.wire.codes import OpCode
 
 LARGE_BYTES = 64 << 10
@@ -17,7 +18,7 @@ NTH = 3  # a reader may look at the first one before it asks for more
 QUIET_S = 0.3
 
 
-class Holding:
+class Holding(Relay):
     """The relay.
 
     Args:
@@ -31,26 +32,13 @@ class Holding:
     """
 
     def __init__(self, target, op=OpCode.QUERY_SCAN):
-        self._target, self.op = target.rsplit(":", 1), op
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        super().__init__(target)
+        self.op = op
         self.kept_back, self.passed = False, 0
         self._lock = threading.Lock()
 
-    def __enter__(self):
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *exc):
-        self._listener.close()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                host, port = self._target
-                far = socket.create_connection((host, int(port)))
-                Link(self, near, far)
+    def serve(self, near):
+        Link(self, near, self.connect())
 
 
 class Link:

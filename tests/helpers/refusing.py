@@ -1,16 +1,16 @@
 """A relay that answers some requests itself, as a node does that has no room in its Java heap."""
 
 import contextlib
-import socket
 import struct
 import threading
 
 from helpers.holding import _frames
+from helpers.relay import Relay
 
 MESSAGE = b"Java heap space"
 
 
-class Refusing:
+class Refusing(Relay):
     """Listens on a free port of 127.0.0.1; `address` is what clients connect to.
 
     Args:
@@ -23,28 +23,15 @@ class Refusing:
     """
 
     def __init__(self, target, ops, times):
-        self._target, self._ops, self._times = target.rsplit(":", 1), ops, times
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        super().__init__(target)
+        self._ops, self._times = ops, times
         self.refused = 0
         self._lock = threading.Lock()
 
-    def __enter__(self):
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *exc):
-        self._listener.close()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                host, port = self._target
-                far = socket.create_connection((host, int(port)))
-                sending = threading.Lock()
-                for work in (self._requests, self._answers):
-                    threading.Thread(target=work, args=(near, far, sending), daemon=True).start()
+    def serve(self, near):
+        far, sending = self.connect(), threading.Lock()
+        for work in (self._requests, self._answers):
+            threading.Thread(target=work, args=(near, far, sending), daemon=True).start()
 
     def _requests(self, near, far, sending):
         with contextlib.suppress(OSError), near, far:
