@@ -69,7 +69,7 @@ def test_an_export_shows_images_and_names_of_classes(client, photos, tmp_path, p
     "options", [{}, {"shuffle": 7, "epoch": 3}, {"global_batch": 16, "shard": (1, 3)}]
 )
 def test_a_state_goes_on_at_every_row(address, typed_rows, options):
-    order = "global" if "shuffle" in options else "keys"
+    order = "global" if options else "keys"
     parts = open_rows(typed_rows, address, order=order, **options)
     parts = parts.batches(None if "global_batch" in options else 100)
     wanted = [key for part in parts for key in part["key"].tolist()]
