@@ -60,11 +60,14 @@ _ARRAY: Final = ".zarray"
 def tree_handler(**options: Any) -> ocp.PyTreeCheckpointHandler:
     """Return a handler that saves and restores trees of arrays in `igfs://`.
 
+    Pass `ocp.args.PyTreeSave` and `PyTreeRestore` to it. Shapes and dtypes are kept. Arrays are
+    restored with the sharding that the restore arguments name, otherwise on the default device.
+
     Args:
         **options: Options of `orbax.checkpoint.PyTreeCheckpointHandler`.
 
-    Its arguments are `ocp.args.PyTreeSave` and `PyTreeRestore`. Arrays are restored with the
-    sharding that the restore arguments name, otherwise on the default device.
+    A save raises ValueError, before it writes, for a path outside `igfs://`, for two values of one
+    name, and for dtypes that Zarr cannot name; a restore for arrays that another handler saved.
     """
     scalars = _Scalars()
     registry = type_handlers.create_type_handler_registry(

@@ -272,7 +272,7 @@ def images(
         types: Types of columns of the CSV, as in the source `csv`.
         classes: A file with the names of the classes, one per line, in the order of their numbers;
             None sorts them.
-        split_folders: Whether the folders in `location` are splits, with class folders in them;
+        split_folders: True if the folders in `location` are splits, with class folders in them;
             None: if all are called after splits (train, val, test).
         decode: Store pixels instead of the encoded file; all images must have the same shape.
         resize: `HEIGHTxWIDTH` that all images are scaled to; implies `decode`.

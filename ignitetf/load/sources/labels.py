@@ -254,26 +254,9 @@ def _typed(
     texts = [path] if label is None else [path, label]
     named = next((i for i in others if names[i] == _NAME), None)
     plain = texts if named is None else [*texts, named]
-    count = Counter(heading.upper() for heading in headings)
-    known = [
-        heading if count[heading.upper()] == 1 else f"COLUMN_{i + 1}"
-        for i, heading in enumerate(headings)
-    ]
     # The columns that are texts in any case are called by their positions here.
     own = [f"COLUMN_{i + 1}" if i in plain else names[i].upper() for i in range(len(headings))]
-    options = TableOptions(
-        columns=[known[i] for i in (*texts, *others)],
-        rename={
-            known[i]: own[i] for i in (*texts, *others) if i in plain or own[i] != known[i].upper()
-        },
-        bad_records=how.bad_records,
-    )
-    source = CsvSource(
-        table,
-        options,
-        form=CsvForm(delimiter, "row"),
-        types={**option_types(types), **{own[i]: "varchar" for i in plain}},
-    )
+    source = _columns(table, delimiter, headings, own, [*texts, *others], plain, types, how)
     batches = list(source.batches())
     if not batches:
         return Labels([])
@@ -326,6 +309,31 @@ def _typed(
         (*notes, *labelled.notes),
         _stamp(table, fields),
     )
+
+
+def _columns(
+    table: Place,
+    delimiter: str,
+    headings: Sequence[str],
+    own: Sequence[str],
+    chosen: Sequence[int],
+    plain: Sequence[int],
+    types: str | Mapping[str, str] | None,
+    how: _How,
+) -> CsvSource:
+    """Return the source of some columns of a table under names of our own; `plain` are texts."""
+    count = Counter(heading.upper() for heading in headings)
+    known = [
+        heading if count[heading.upper()] == 1 else f"COLUMN_{i + 1}"
+        for i, heading in enumerate(headings)
+    ]
+    options = TableOptions(
+        columns=[known[i] for i in chosen],
+        rename={known[i]: own[i] for i in chosen if i in plain or own[i] != known[i].upper()},
+        bad_records=how.bad_records,
+    )
+    types = {**option_types(types), **{own[i]: "varchar" for i in plain}}
+    return CsvSource(table, options, form=CsvForm(delimiter, "row"), types=types)
 
 
 def _stamp(table: Place, fields: Iterable[Field]) -> str:
