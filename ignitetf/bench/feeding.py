@@ -229,7 +229,7 @@ class FeedGroup:
             max(run.first_ms for run in runs),
             max(run.wait_p50_ms for run in runs),
             max(run.wait_p99_ms for run in runs),
-            sum(run.cpu_s_per_gb for run in runs) / len(runs),
+            round(sum(run.cpu_s_per_gb for run in runs) / len(runs), 3),
         )
 
 

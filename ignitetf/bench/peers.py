@@ -28,6 +28,8 @@ __all__ = ["PEERS", "Peer", "Reading", "missing_packages"]
 _FILES: Final = 8
 _TABLE: Final = "rows"
 _DTYPE: Final = "dtype.json"
+# Modules whose package has another name.
+_PACKAGES: Final = {"lance": "pylance"}
 
 Batches = Generator[Any, None, None]
 Records = NDArray[np.void]
@@ -69,7 +71,7 @@ class Peer:
     """A format of files and its reader.
 
     Attributes:
-        needs: The packages that it needs.
+        needs: The modules that it imports.
         write: Writes parts of rows to a folder.
         read: Yields batches; takes a `Reading` and a setting as keyword arguments.
         settings: The settings to try.
@@ -84,8 +86,10 @@ class Peer:
 
 
 def missing_packages(peer: Peer) -> list[str]:
-    """Return the names of packages that a peer needs and that are not installed."""
-    return [name for name in peer.needs if importlib.util.find_spec(name) is None]
+    """Return the packages, as pip calls them, that a peer needs and that are not installed."""
+    return [
+        _PACKAGES.get(name, name) for name in peer.needs if importlib.util.find_spec(name) is None
+    ]
 
 
 def _recorded(parts: Iterator[Columns], folder: Path) -> Iterator[tuple[int, Records]]:

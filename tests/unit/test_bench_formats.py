@@ -1,5 +1,8 @@
 """Files that `bench storage` reads beside a cluster: each format gives back the rows written."""
 
+import importlib.util
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -86,3 +89,11 @@ def test_formats_with_columns_read_only_those_asked_for(name, tmp_path):
     reading = Reading(tmp_path, BATCH, ("C003", "C150"), once=True)
     for batch in peer.read(reading, **peer.settings[0]):
         assert set(batch) == {"C003", "C150"}
+
+
+def test_a_missing_package_is_named_as_pip_calls_it():
+    peer = replace(PEERS["Parquet"], needs=("lance", "no_such_module", "numpy"))
+    wanted = (
+        ["no_such_module"] if importlib.util.find_spec("lance") else ["pylance", "no_such_module"]
+    )
+    assert missing_packages(peer) == wanted
